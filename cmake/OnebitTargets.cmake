@@ -1,0 +1,49 @@
+# Helpers for the targets of onebit: one target a layer, one program a test file.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+
+# What every target of ours is compiled with.
+add_library(onebit_options INTERFACE)
+target_compile_options(onebit_options INTERFACE -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor
+                       $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
+target_compile_options(onebit_options INTERFACE -ffp-contract=off)
+if(ONEBIT_SANITIZE)
+  target_compile_options(onebit_options INTERFACE -fsanitize=${ONEBIT_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(onebit_options INTERFACE -fsanitize=${ONEBIT_SANITIZE})
+endif()
+
+# onebit_add_layer(NAME SOURCES ... LAYERS ... LIBRARIES ...)
+# A static library onebit_NAME of src/NAME. Its headers are included as "NAME/header.h"; a target sees the headers of NAME
+# and of the layers named in LAYERS (with theirs), no others: each layer has an include root of its own.
+function(onebit_add_layer name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LAYERS;LIBRARIES" ${ARGN})
+  set(root "${PROJECT_BINARY_DIR}/layers/${name}")
+  file(MAKE_DIRECTORY "${root}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/${name}" "${root}/${name}" SYMBOLIC)
+  add_library(onebit_${name} STATIC ${arg_SOURCES})
+  target_include_directories(onebit_${name} PUBLIC "$<BUILD_INTERFACE:${root}>")
+  list(TRANSFORM arg_LAYERS PREPEND onebit_)
+  target_link_libraries(onebit_${name} PUBLIC ${arg_LAYERS} ${arg_LIBRARIES}
+                        PRIVATE $<BUILD_INTERFACE:onebit_options>)
+endfunction()
+
+# onebit_add_test(NAME SOURCES ... LAYERS ... LIBRARIES ... LABELS ... TIMEOUT seconds)
+# A GoogleTest program NAME, run by ctest as one test. Tests with the label "fast" also run under the sanitizers.
+function(onebit_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LAYERS;LIBRARIES;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  list(TRANSFORM arg_LAYERS PREPEND onebit_)
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LAYERS} ${arg_LIBRARIES} onebit_options GTest::gtest_main GTest::gmock)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,26 @@
+// Log lines of the library, by spdlog, to stderr: "host:pid onebit WARN ...". Level from ONEBIT_DEBUG.
+//
+// Quiet by default (WARN). Callable from any thread; never throws.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace onebit {
+
+enum class LogLevel : int { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
+
+void set_log_level(LogLevel level) noexcept;
+LogLevel log_level() noexcept;
+/// Writes one line when `level` is enabled.
+void log_line(LogLevel level, std::string_view text) noexcept;
+
+template <typename... Args>
+void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+  if (level > log_level()) return;
+  log_line(level, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace onebit

@@ -1,0 +1,362 @@
+#include "base/settings.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+namespace onebit {
+namespace {
+
+Result<std::uint64_t> parse_unsigned(std::string_view text, std::uint64_t low, std::uint64_t high) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
+    return Status::error(Code::kInvalidArgument, "a whole number from {} to {}", low, high);
+  }
+  return value;
+}
+
+std::string show_duration(std::chrono::milliseconds value) {
+  const auto count = value.count();
+  return count % 1000 == 0 ? fmt::format("{}s", count / 1000) : fmt::format("{}ms", count);
+}
+
+// Makers of the parse/show pair of a row, one a type. M is a pointer to a member of Settings.
+using Parse = std::function<Status(Settings&, std::string_view)>;
+using Show = std::function<std::string(const Settings&)>;
+
+Parse text_parser(std::string Settings::*member) {
+  return [member](Settings& s, std::string_view v) {
+    s.*member = std::string(v);
+    return Status();
+  };
+}
+Show text_shower(std::string Settings::*member) {
+  return [member](const Settings& s) { return s.*member; };
+}
+
+Parse number_parser(std::uint32_t Settings::*member, std::uint32_t low, std::uint32_t high) {
+  return [=](Settings& s, std::string_view v) {
+    ONEBIT_ASSIGN_OR_RETURN(const std::uint64_t value, parse_unsigned(v, low, high));
+    s.*member = static_cast<std::uint32_t>(value);
+    return Status();
+  };
+}
+Show number_shower(std::uint32_t Settings::*member) {
+  return [member](const Settings& s) { return std::to_string(s.*member); };
+}
+
+Parse size_parser(std::uint64_t Settings::*member) {
+  return [=](Settings& s, std::string_view v) {
+    ONEBIT_ASSIGN_OR_RETURN(s.*member, parse_size(v));
+    return Status();
+  };
+}
+Show size_shower(std::uint64_t Settings::*member) {
+  return [member](const Settings& s) { return std::to_string(s.*member); };
+}
+
+Parse duration_parser(std::chrono::milliseconds Settings::*member) {
+  return [=](Settings& s, std::string_view v) {
+    ONEBIT_ASSIGN_OR_RETURN(s.*member, parse_duration(v));
+    return Status();
+  };
+}
+Show duration_shower(std::chrono::milliseconds Settings::*member) {
+  return [member](const Settings& s) { return show_duration(s.*member); };
+}
+
+template <typename E>
+struct Choice {
+  std::string_view word;
+  E value;
+};
+template <typename E, std::size_t N>
+Parse choice_parser(E Settings::*member, std::array<Choice<E>, N> choices) {
+  return [=](Settings& s, std::string_view v) {
+    for (const auto& choice : choices) {
+      if (choice.word == v) {
+        s.*member = choice.value;
+        return Status();
+      }
+    }
+    std::string words;
+    for (const auto& choice : choices) words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.word);
+    return Status::error(Code::kInvalidArgument, "one of {}", words);
+  };
+}
+template <typename E, std::size_t N>
+Show choice_shower(E Settings::*member, std::array<Choice<E>, N> choices) {
+  return [=](const Settings& s) {
+    for (const auto& choice : choices) {
+      if (choice.value == s.*member) return std::string(choice.word);
+    }
+    return std::string("?");
+  };
+}
+
+constexpr std::array<Choice<bool>, 2> kScales{{{"rms", false}, {"mean", true}}};
+constexpr std::array<Choice<SocketFamily>, 3> kFamilies{
+    {{"any", SocketFamily::kAny}, {"AF_INET", SocketFamily::kIPv4}, {"AF_INET6", SocketFamily::kIPv6}}};
+constexpr std::array<Choice<LogLevel>, 4> kLevels{{{"NONE", LogLevel::kNone},
+                                                   {"WARN", LogLevel::kWarn},
+                                                   {"INFO", LogLevel::kInfo},
+                                                   {"TRACE", LogLevel::kTrace}}};
+
+Status parse_port_range(Settings& s, std::string_view v) {
+  const auto dash = v.find('-');
+  const auto first = parse_unsigned(v.substr(0, dash), 0, 65535);
+  const auto last = dash == std::string_view::npos ? first : parse_unsigned(v.substr(dash + 1), 0, 65535);
+  if (!first.ok() || !last.ok() || *first > *last || (*first == 0) != (*last == 0)) {
+    return Status(Code::kInvalidArgument, "a port, or two as in 20000-20100; 0 lets the system choose");
+  }
+  s.port_range = {static_cast<std::uint16_t>(*first), static_cast<std::uint16_t>(*last)};
+  return Status();
+}
+
+Status parse_secret_file(Settings& s, std::string_view path) {
+  std::ifstream file{std::string(path), std::ios::binary};
+  std::ostringstream contents;
+  contents << file.rdbuf();
+  std::string secret = contents.str();
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (!file || secret.empty()) return Status(Code::kInvalidArgument, "a readable file with the secret");
+  if (s.secret.empty()) s.secret = std::move(secret);  // ONEBIT_SECRET wins
+  return Status();
+}
+
+std::vector<SettingRow> make_rows() {
+  return {
+      {"ONEBIT_COMPRESS", "", "rules, see below",
+       "Which tagged allreduces are compressed; the first rule that matches decides.",
+       text_parser(&Settings::compress), text_shower(&Settings::compress)},
+      {"ONEBIT_MIN_SIZE", "", "bytes, with K, M or G", "Smaller calls always go the exact way.",
+       size_parser(&Settings::min_size), size_shower(&Settings::min_size)},
+      {"ONEBIT_BLOCK", "", "`whole`, or a power of two from 256 to 65536",
+       "Elements that share one scale; `whole` is one scale a buffer, as in the papers.",
+       [](Settings& s, std::string_view v) {
+         ONEBIT_ASSIGN_OR_RETURN(s.block, parse_block(v));
+         return Status();
+       },
+       [](const Settings& s) { return s.block == 0 ? "whole" : std::to_string(s.block); }},
+      {"ONEBIT_SCALE", "", "`rms` or `mean`",
+       "The scale of a block: `rms` is the papers'; `mean` always contracts but gives residuals back more "
+       "slowly.",
+       choice_parser(&Settings::scale_is_mean, kScales), choice_shower(&Settings::scale_is_mean, kScales)},
+      {"ONEBIT_CHUNK", "", "elements, with K, M or G; 0 = automatic",
+       "The unit of pipelining inside a partition, rounded up to whole blocks.",
+       size_parser(&Settings::chunk), size_shower(&Settings::chunk)},
+      {"ONEBIT_PIPELINE_DEPTH", "", "a whole number from 1 to 64",
+       "Chunks in flight; buffers take about this many chunks of every rank.",
+       number_parser(&Settings::pipeline_depth, 1, 64), number_shower(&Settings::pipeline_depth)},
+      {"ONEBIT_THREADS", "", "a whole number from 0 to 256; 0 = automatic",
+       "Compute threads of a communicator beside the one that moves data. Automatic: the cores that this "
+       "process may "
+       "use, divided by the ranks on this machine, at most 8.",
+       number_parser(&Settings::threads, 0, 256), number_shower(&Settings::threads)},
+      {"ONEBIT_CODEC_IMPL", "", "`auto`, `scalar`, or a SIMD target such as `avx2` or `avx512`",
+       "The codec's implementation. All give the same bits.", text_parser(&Settings::codec_impl),
+       text_shower(&Settings::codec_impl)},
+      {"ONEBIT_TRANSPORT", "", "`tcp`", "What carries the data between ranks.",
+       [](Settings& s, std::string_view v) {
+         if (v != "tcp") return Status(Code::kInvalidArgument, "tcp");
+         s.transport = std::string(v);
+         return Status();
+       },
+       text_shower(&Settings::transport)},
+      {"ONEBIT_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+       "names with commas; a leading ^ excludes, = asks for exact names",
+       "The network interfaces to use, by prefix. Unset: up and running ones, not docker, virbr or "
+       "link-local; loopback "
+       "only when there is no other or when the master is on it.",
+       text_parser(&Settings::socket_ifname), text_shower(&Settings::socket_ifname)},
+      {"ONEBIT_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY", "`any`, `AF_INET` or `AF_INET6`",
+       "The address family to use.", choice_parser(&Settings::socket_family, kFamilies),
+       choice_shower(&Settings::socket_family, kFamilies)},
+      {"ONEBIT_PORT_RANGE", "", "a port, or two as in `20000-20100`; 0 = any",
+       "The ports that this rank listens on (a firewall's open range).", parse_port_range,
+       [](const Settings& s) {
+         return s.port_range.first == 0 ? std::string("0")
+                                        : fmt::format("{}-{}", s.port_range.first, s.port_range.last);
+       }},
+      {"ONEBIT_TCP_FLOWS", "", "a whole number from 0 to 32; 0 = automatic",
+       "TCP connections to each peer. Automatic: 2 up to 16 ranks, else 1. Raise it where one connection "
+       "cannot fill the "
+       "link, as in clouds that limit each.",
+       number_parser(&Settings::tcp_flows, 0, 32), number_shower(&Settings::tcp_flows)},
+      {"ONEBIT_TCP_SNDBUF", "NCCL_SOCKET_SNDBUF", "bytes, with K, M or G; 0 = the system's own tuning",
+       "SO_SNDBUF of each connection.", size_parser(&Settings::tcp_sndbuf),
+       size_shower(&Settings::tcp_sndbuf)},
+      {"ONEBIT_TCP_RCVBUF", "NCCL_SOCKET_RCVBUF", "bytes, with K, M or G; 0 = the system's own tuning",
+       "SO_RCVBUF of each connection.", size_parser(&Settings::tcp_rcvbuf),
+       size_shower(&Settings::tcp_rcvbuf)},
+      {"ONEBIT_SPIN_US", "", "microseconds, from 0 to 1000000",
+       "How long a waiting rank polls before it sleeps. Lowers latency where each rank has a core of its "
+       "own.",
+       number_parser(&Settings::spin_us, 0, 1'000'000), number_shower(&Settings::spin_us)},
+      {"ONEBIT_INIT_TIMEOUT", "", "seconds, or with a unit: ms, s, min",
+       "How long set-up waits for all ranks before it fails and names the missing ones.",
+       duration_parser(&Settings::init_timeout), duration_shower(&Settings::init_timeout)},
+      {"ONEBIT_TIMEOUT", "", "seconds, or with a unit: ms, s, min",
+       "How long a call waits without any progress before it fails and names the ranks it waits for.",
+       duration_parser(&Settings::timeout), duration_shower(&Settings::timeout)},
+      {"ONEBIT_LINK_TIMEOUT", "", "seconds, or with a unit: ms, s, min",
+       "How long the network to a peer may be dead before its connection counts as lost.",
+       duration_parser(&Settings::link_timeout), duration_shower(&Settings::link_timeout)},
+      {"ONEBIT_SECRET", "", "text",
+       "The job's secret: only ranks that know it can join. Wins over ONEBIT_SECRET_FILE.",
+       text_parser(&Settings::secret), [](const Settings& s) { return s.secret.empty() ? "" : "(set)"; }},
+      {"ONEBIT_SECRET_FILE", "", "the path of a readable file", "A file that holds the secret.",
+       parse_secret_file, [](const Settings&) { return std::string(); }},
+      {"ONEBIT_JOB_ID", "", "text",
+       "Tells two jobs apart that share a master address. Unset: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, "
+       "OMPI_MCA_ess_base_jobid or PMI_JOBID.",
+       text_parser(&Settings::job_id), text_shower(&Settings::job_id)},
+      {"ONEBIT_DEBUG", "", "`NONE`, `WARN`, `INFO` or `TRACE`",
+       "What is logged to stderr. INFO also says why a call went the exact way.",
+       choice_parser(&Settings::debug, kLevels), choice_shower(&Settings::debug, kLevels)},
+  };
+}
+
+/// The variable that decides `row`, and its value; null if none is set. An empty value counts as unset.
+const char* value_of(const SettingRow& row, std::string_view* origin) {
+  for (const std::string_view name : {row.name, row.nccl_name}) {
+    if (name.empty()) continue;
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value != nullptr && *value != '\0') {
+      *origin = name;
+      return value;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_size(std::string_view text) {
+  std::uint64_t factor = 1;
+  std::string_view digits = text;
+  if (!digits.empty()) {
+    switch (digits.back()) {
+      case 'k':
+      case 'K':
+        factor = std::uint64_t{1} << 10;
+        break;
+      case 'm':
+      case 'M':
+        factor = std::uint64_t{1} << 20;
+        break;
+      case 'g':
+      case 'G':
+        factor = std::uint64_t{1} << 30;
+        break;
+      default:
+        break;
+    }
+    if (factor != 1) digits.remove_suffix(1);
+  }
+  const auto value = parse_unsigned(digits, 0, std::numeric_limits<std::uint64_t>::max());
+  if (!value.ok() || *value > (std::uint64_t{1} << 60) / factor) {
+    return Status(Code::kInvalidArgument, "a whole number, with K, M or G if you like, up to 2^60");
+  }
+  return *value * factor;
+}
+
+Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
+  const auto unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view unit = text.substr(unit_at);
+  const double factor = unit == "ms" ? 1 : (unit.empty() || unit == "s") ? 1000 : unit == "min" ? 60'000 : 0;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + unit_at, value);
+  const double milliseconds = value * factor;
+  if (error != std::errc{} || end != text.data() + unit_at || !(milliseconds >= 1) || milliseconds > 1e10) {
+    return Status(Code::kInvalidArgument, "a time above 0 in seconds, or with a unit: ms, s, min");
+  }
+  return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
+}
+
+Result<std::uint32_t> parse_block(std::string_view text) {
+  if (text == "whole") return std::uint32_t{0};
+  const auto value = parse_size(text);
+  if (!value.ok() || *value < 256 || *value > 65536 || !std::has_single_bit(*value)) {
+    return Status(Code::kInvalidArgument, "whole, or a power of two from 256 to 65536");
+  }
+  return static_cast<std::uint32_t>(*value);
+}
+
+std::span<const SettingRow> setting_rows() {
+  static const std::vector<SettingRow> rows = make_rows();
+  return rows;
+}
+
+Result<Settings> Settings::from_environment() {
+  Settings settings;
+  for (const SettingRow& row : setting_rows()) {
+    std::string_view origin;
+    const char* value = value_of(row, &origin);
+    if (value == nullptr) continue;
+    if (const Status status = row.parse(settings, value); !status.ok()) {
+      const bool secret = row.name == "ONEBIT_SECRET";
+      return Status::error(Code::kInvalidArgument, "{}={}: accepted is {}", origin,
+                           secret ? "(secret)" : value, status.message());
+    }
+  }
+  return settings;
+}
+
+std::string print_settings(const Settings& settings) {
+  std::string text;
+  for (const SettingRow& row : setting_rows()) {
+    std::string_view origin = "default";
+    value_of(row, &origin);
+    text += fmt::format("{}={}  # {}\n", row.name, row.show(settings), origin);
+  }
+  return text;
+}
+
+std::string settings_markdown() {
+  const Settings defaults;
+  std::string text =
+      "# Settings\n\n"
+      "Made from the table in `src/base/settings.cc` by `onebit_config --markdown`; a test keeps the two "
+      "equal.\n\n"
+      "All settings are environment variables, read when a communicator is created. A value that cannot be "
+      "parsed is\n"
+      "an error that names the variable, the value and what is accepted. Where NCCL has a variable for the "
+      "same thing,\n"
+      "it is used when ours is unset.\n\n"
+      "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
+  for (const SettingRow& row : setting_rows()) {
+    const std::string shown = row.show(defaults);
+    const std::string alias = row.nccl_name.empty() ? "" : fmt::format(" (or `{}`)", row.nccl_name);
+    text += fmt::format("| `{}`{} | {} | {} | {} |\n", row.name, alias,
+                        shown.empty() ? "unset" : fmt::format("`{}`", shown), row.type, row.meaning);
+  }
+  text +=
+      "\n## The rules of ONEBIT_COMPRESS\n\n"
+      "Rules are separated by `;` and tried in order; the first whose conditions all hold decides. A rule is "
+      "a list of\n"
+      "conditions separated by `,`; with `!` before it, it sends the call the exact way. No rule matches: "
+      "exact.\n\n"
+      "| condition | holds when |\n|---|---|\n"
+      "| `all` | always |\n"
+      "| `none` | never |\n"
+      "| `size>=BYTES`, `size<BYTES` | the buffer's size compares so; K, M, G are powers of 1024 |\n"
+      "| `ranks>=N`, `ranks<N` | the communicator's size compares so |\n"
+      "| `type=T\\|U` | the element type is one of these: float, half, bfloat16 |\n"
+      "| `op=sum\\|avg` | the reduction is one of these |\n"
+      "| `comm=GLOB` | the communicator's name matches |\n"
+      "| `tag=GLOB` | the tag matches |\n\n"
+      "Example: `ONEBIT_COMPRESS='!tag=*norm*;size>=1M,type=float,comm=dp*'`. Only tagged calls are ever "
+      "compressed.\n"
+      "The rules must be the same on all ranks; set-up compares them.\n";
+  return text;
+}
+
+}  // namespace onebit

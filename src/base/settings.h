@@ -1,0 +1,90 @@
+// The settings: one typed table is the single source for parsing, --print-config and docs/settings.md.
+//
+// A Settings is read from the environment when a communicator is created and does not change after that. Add
+// a setting by a member here and a row in settings.cc. Value type; from_environment may race only with
+// setenv, as getenv does.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/log.h"
+#include "base/status.h"
+
+namespace onebit {
+
+/// Which addresses may be chosen: any, IPv4 only, IPv6 only.
+enum class SocketFamily : std::uint8_t { kAny, kIPv4, kIPv6 };
+
+/// The inclusive range of ports to listen on; 0-0 leaves the choice to the system.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+};
+
+struct Settings {
+  // What is compressed, and how
+  std::string compress = "all";
+  std::uint64_t min_size = 65536;
+  std::uint32_t block = 2048;  ///< 0 = whole
+  bool scale_is_mean = false;
+  std::uint64_t chunk = 0;  ///< elements; 0 = automatic
+  std::uint32_t pipeline_depth = 4;
+  std::uint32_t threads = 0;  ///< 0 = automatic
+  std::string codec_impl = "auto";
+  // Network
+  std::string transport = "tcp";
+  std::string socket_ifname;
+  SocketFamily socket_family = SocketFamily::kAny;
+  PortRange port_range;
+  std::uint32_t tcp_flows = 0;  ///< 0 = automatic
+  std::uint64_t tcp_sndbuf = 0;
+  std::uint64_t tcp_rcvbuf = 0;
+  std::uint32_t spin_us = 0;
+  // Job set-up
+  std::chrono::milliseconds init_timeout{120'000};
+  std::chrono::milliseconds timeout{600'000};
+  std::chrono::milliseconds link_timeout{30'000};
+  std::string secret;  ///< from ONEBIT_SECRET or the contents of ONEBIT_SECRET_FILE
+  std::string job_id;
+  // Messages
+  LogLevel debug = LogLevel::kWarn;
+
+  /// Reads every variable of the table. An error names the variable, its value and what is accepted.
+  static Result<Settings> from_environment();
+};
+
+/// A row of the table.
+struct SettingRow {
+  std::string_view name;  ///< the environment variable
+  std::string_view
+      nccl_name;  ///< NCCL's variable for the same thing, used where `name` is unset; empty if there is none
+  std::string_view type;  ///< what is accepted, in words
+  std::string_view meaning;
+  std::function<Status(Settings&, std::string_view)> parse;  ///< the error says what is accepted
+  std::function<std::string(const Settings&)> show;          ///< the value in the form that `parse` reads
+};
+
+/// All rows, in the order of the documentation.
+std::span<const SettingRow> setting_rows();
+
+/// "NAME=value" lines with the origin of each value (default, NAME or NCCL_NAME): what --print-config prints.
+/// Secrets are shown as "(set)".
+std::string print_settings(const Settings& settings);
+
+/// docs/settings.md, made from the table.
+std::string settings_markdown();
+
+// Readers of single values, also for command lines and rules.
+/// Digits with an optional K, M, G (powers of 1024).
+Result<std::uint64_t> parse_size(std::string_view text);
+/// Seconds, or with a unit: ms, s, min.
+Result<std::chrono::milliseconds> parse_duration(std::string_view text);
+/// "whole" or a power of two from 256 to 65536.
+Result<std::uint32_t> parse_block(std::string_view text);
+
+}  // namespace onebit

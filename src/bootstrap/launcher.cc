@@ -1,0 +1,1 @@
+#include "bootstrap/launcher.h"

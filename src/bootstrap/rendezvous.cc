@@ -1,0 +1,1 @@
+#include "bootstrap/rendezvous.h"

@@ -1,0 +1,57 @@
+// The rendezvous: all ranks of a job meet at rank 0 over TCP, prove the key, and exchange small things.
+//
+// A star of connections to rank 0, held while the object lives; rank 0 also listens until all have come.
+// Every step has a deadline and an error that names the missing ranks and, where known, their addresses.
+// Strangers, scanners, silent and half-open connections, other jobs and other versions neither join nor delay
+// nor crash it. Threads: one at a time per object. A rendezvous in a forked child does nothing (it must not
+// be used there).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/settings.h"
+#include "base/status.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/launcher.h"
+#include "bootstrap/unique_id.h"
+
+namespace onebit::bootstrap {
+
+class Rendezvous {
+ public:
+  /// By the launcher's MASTER_ADDR and MASTER_PORT. The key comes from ONEBIT_SECRET(_FILE); without one,
+  /// from public facts of the job (job id, master, world size), which keeps accidents out but not an
+  /// attacker; logged once at INFO.
+  static Result<std::unique_ptr<Rendezvous>> join(const Launch& launch, const Settings& settings);
+  /// By a unique id. Rank 0 must be in the process that made it.
+  static Result<std::unique_ptr<Rendezvous>> join(const UniqueId& id, int rank, int world_size,
+                                                  const Settings& settings);
+  ~Rendezvous();
+
+  int rank() const;
+  int world_size() const;
+  /// 32 random bytes made by rank 0 for this job, the same on all ranks.
+  const Key& job_key() const;
+  /// The address of this rank's interface toward the master, for further listeners.
+  const SocketAddress& own_address() const;
+  /// "10.0.0.3 (node3, pid 4242)": where a rank runs, for messages. Known for all ranks on all ranks.
+  const std::string& where(int rank) const;
+  /// How many ranks run on this rank's machine (by the kernel's boot id), this one included.
+  int local_ranks() const;
+
+  /// Gathers `mine` of every rank, at most 64 KiB each, at every rank, in rank order. Collective. With one
+  /// byte it is a barrier.
+  Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine, Deadline deadline);
+
+ private:
+  struct State;
+  explicit Rendezvous(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace onebit::bootstrap

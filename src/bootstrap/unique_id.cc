@@ -1,0 +1,1 @@
+#include "bootstrap/unique_id.h"

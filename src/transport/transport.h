@@ -1,0 +1,154 @@
+// What carries messages between two ranks: the one interface of TCP now, and of verbs and UCX later.
+//
+// A Context holds the devices and the progress of everything made from it. A Listener hands out a Handle,
+// which travels to the peer by other means (bootstrap, NCCL); the peer connects with it. An Endpoint is one
+// end of a connection and carries messages both ways. Nothing ever blocks except Context::progress with a
+// timeout.
+//
+// Messages carry a tag and a check word. A receive matches the oldest unmatched incoming message only if that
+// has the receive's tag; the oldest posted receive of that tag takes it. An incoming message that no posted
+// receive matches waits unread, and the following ones of its direction behind it (back-pressure). Requests
+// complete in any order and may be tested in any order.
+//
+// Threads: a Context and all that came from it are used by one thread at a time, except Context::wake.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/socket.h"
+#include "base/status.h"
+
+namespace onebit::transport {
+
+/// How to reach a Listener: opaque bytes, small enough for NCCL's 128-byte handles. Holds the key of its
+/// connections.
+struct Handle {
+  std::array<std::byte, 120> bytes{};
+};
+
+/// A network device that connections can be bound to.
+struct Device {
+  std::string name;
+  SocketAddress address;
+  std::uint32_t speed_mbps = 0;  ///< 0 = unknown
+  std::string pci_path;          ///< of /sys, empty for virtual devices
+};
+
+/// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+};
+
+/// One outstanding send or receive. Owned by the caller, who must keep it and the buffer in place while it is
+/// pending.
+struct Request {
+  enum class State : std::uint8_t { kIdle, kPending, kDone, kFailed };
+  State state = State::kIdle;
+  bool notify = false;    ///< set by the caller: report it in Context::progress when it ends
+  std::size_t bytes = 0;  ///< of the message, valid when kDone (a receive may get less than its capacity)
+  void* user = nullptr;   ///< the caller's
+  // For the transport's use while pending.
+  std::byte* data = nullptr;
+  std::size_t capacity = 0;
+  std::size_t transferred = 0;
+  std::size_t assigned = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t check = 0;
+  std::uint32_t sequence = 0;
+  Request* next = nullptr;
+};
+
+/// Bytes since the connection was made; payload without headers, wire with them (as written to the sockets).
+struct Counters {
+  std::uint64_t payload_sent = 0;
+  std::uint64_t payload_received = 0;
+  std::uint64_t wire_sent = 0;
+  std::uint64_t wire_received = 0;
+};
+
+class Endpoint {
+ public:
+  enum class State : std::uint8_t { kConnecting, kReady, kFinished, kFailed };
+  virtual ~Endpoint() = default;
+
+  virtual State state() const = 0;
+  /// Why it has failed, naming the peer's address; ok unless kFailed.
+  virtual const Status& status() const = 0;
+  /// The peer's address, for messages.
+  virtual std::string peer() const = 0;
+  /// What the connecting side gave to Context::connect.
+  virtual std::span<const std::byte> hello() const = 0;
+
+  /// Starts to send. May complete at once. Fails only for misuse or when the endpoint has failed or not yet
+  /// connected.
+  virtual Status send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
+                      std::uint32_t check, Memory* memory = nullptr) = 0;
+  /// Starts to receive up to `capacity` bytes. A message that is longer, or has another check word, fails the
+  /// endpoint (kInvalidUsage): the peers do not agree on what they do.
+  virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
+                         std::uint32_t check, Memory* memory = nullptr) = 0;
+
+  /// Sends all that is pending, then says goodbye: the peer sees kFinished and no error unless it still
+  /// expects messages. Called before destruction at an orderly end; goes on in progress(); `closed` says when
+  /// all is out.
+  virtual void finish() = 0;
+  virtual bool closed() const = 0;
+  /// Fails the endpoint here, and tells the peer why where the stream allows. Pending requests become
+  /// kFailed. Never blocks.
+  virtual void abort(const Status& reason) noexcept = 0;
+  virtual Counters counters() const = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual const Handle& handle() const = 0;
+  /// The next complete connection; null when there is none yet. Strangers are dropped and logged at INFO. An
+  /// error means that the listener itself is broken (file descriptors, the device).
+  virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
+};
+
+class Context {
+ public:
+  virtual ~Context() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::span<const Device> devices() const = 0;
+
+  /// Returns at once. `device` is an index into devices().
+  virtual Result<std::unique_ptr<Listener>> listen(std::size_t device) = 0;
+  /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady or kFailed. `hello` (up
+  /// to 64 bytes) is handed to the acceptor, authenticated.
+  virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
+                                                    std::span<const std::byte> hello) = 0;
+  virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
+
+  /// Moves what can be moved. If nothing could be, waits up to `timeout` (0: not at all; negative: until
+  /// something happens) for network events or wake(). Appends requests with `notify` that have ended to
+  /// `completed`. Errors only for faults of the context; an endpoint's failure is in its status, and its
+  /// failed requests are in `completed`.
+  virtual Status progress(std::chrono::milliseconds timeout, std::vector<Request*>& completed) = 0;
+  /// The first endpoint that has failed since the context was made and still exists; null if none has.
+  virtual Endpoint* failed() const = 0;
+  /// Makes a progress() that waits, or the next one, return. Any thread; async-signal-safe.
+  virtual void wake() noexcept = 0;
+  /// Becomes readable when progress() has something to do: for waiting on several contexts. -1 if there is
+  /// none.
+  virtual int event_fd() const = 0;
+};
+
+/// A TCP context on the interfaces that the settings choose; the interface toward `toward` first (may be
+/// invalid: none). `flows` connections to each peer when > 0, else as the settings say.
+Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
+                                                  std::uint32_t flows = 0);
+
+}  // namespace onebit::transport
