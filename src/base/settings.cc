@@ -215,9 +215,15 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_SECRET_FILE", "", "the path of a readable file", "A file that holds the secret.",
        parse_secret_file, [](const Settings&) { return std::string(); }},
       {"ONEBIT_JOB_ID", "", "text",
-       "Tells two jobs apart that share a master address. Unset: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, "
-       "OMPI_MCA_ess_base_jobid or PMI_JOBID.",
+       "Tells two jobs apart that share a master address. Unset: the launcher's (TORCHELASTIC_RUN_ID, "
+       "SLURM_JOB_ID and step, OMPI_MCA_ess_base_jobid, PMIX_NAMESPACE or PMI_JOBID).",
        text_parser(&Settings::job_id), text_shower(&Settings::job_id)},
+      {"ONEBIT_MASTER_PORT", "", "a port; 0 = MASTER_PORT, or made from it or from the job id",
+       "The port of rank 0 where all ranks meet. Automatic: MASTER_PORT; under torchrun, whose own store has "
+       "that port, and under Slurm and Open MPI without MASTER_PORT, one above 61000 made from MASTER_PORT "
+       "or "
+       "the job id.",
+       number_parser(&Settings::master_port, 0, 65535), number_shower(&Settings::master_port)},
       {"ONEBIT_DEBUG", "", "`NONE`, `WARN`, `INFO` or `TRACE`",
        "What is logged to stderr. INFO also says why a call went the exact way.",
        choice_parser(&Settings::debug, kLevels), choice_shower(&Settings::debug, kLevels)},
@@ -235,6 +241,13 @@ const char* value_of(const SettingRow& row, std::string_view* origin) {
     }
   }
   return nullptr;
+}
+
+Status parse_row(const SettingRow& row, Settings& settings, std::string_view origin, std::string_view value) {
+  const Status status = row.parse(settings, value);
+  if (status.ok()) return status;
+  return Status::error(Code::kInvalidArgument, "{}={}: accepted is {}", origin,
+                       row.name == "ONEBIT_SECRET" ? "(secret)" : value, status.message());
 }
 
 }  // namespace
@@ -301,13 +314,30 @@ Result<Settings> Settings::from_environment() {
     std::string_view origin;
     const char* value = value_of(row, &origin);
     if (value == nullptr) continue;
-    if (const Status status = row.parse(settings, value); !status.ok()) {
-      const bool secret = row.name == "ONEBIT_SECRET";
-      return Status::error(Code::kInvalidArgument, "{}={}: accepted is {}", origin,
-                           secret ? "(secret)" : value, status.message());
-    }
+    ONEBIT_RETURN_IF_ERROR(parse_row(row, settings, origin, value));
   }
   return settings;
+}
+
+Status apply_settings(Settings& settings, std::string_view lines) {
+  while (!lines.empty()) {
+    const auto end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (line.empty()) continue;
+    const auto equals = line.find('=');
+    const std::string_view name = line.substr(0, equals);
+    const auto rows = setting_rows();
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const SettingRow& r) { return r.name == name; });
+    if (row == rows.end() || equals == std::string_view::npos) {
+      return Status::error(
+          Code::kInvalidArgument,
+          "'{}' is no setting: accepted are NAME=VALUE lines with the names of docs/settings.md", line);
+    }
+    ONEBIT_RETURN_IF_ERROR(parse_row(*row, settings, name, line.substr(equals + 1)));
+  }
+  return Status();
 }
 
 std::string print_settings(const Settings& settings) {

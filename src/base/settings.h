@@ -51,6 +51,7 @@ struct Settings {
   std::chrono::milliseconds link_timeout{30'000};
   std::string secret;  ///< from ONEBIT_SECRET or the contents of ONEBIT_SECRET_FILE
   std::string job_id;
+  std::uint32_t master_port = 0;  ///< 0 = MASTER_PORT, or made from it
   // Messages
   LogLevel debug = LogLevel::kWarn;
 
@@ -68,6 +69,9 @@ struct SettingRow {
   std::function<Status(Settings&, std::string_view)> parse;  ///< the error says what is accepted
   std::function<std::string(const Settings&)> show;          ///< the value in the form that `parse` reads
 };
+
+/// Applies "NAME=VALUE" lines, separated by newlines, on top of `settings`. Errors as from_environment's.
+Status apply_settings(Settings& settings, std::string_view lines);
 
 /// All rows, in the order of the documentation.
 std::span<const SettingRow> setting_rows();

@@ -81,17 +81,19 @@ bool SocketAddress::operator==(const SocketAddress& other) const noexcept {
 }
 
 std::string SocketAddress::to_string() const {
+  if (!valid()) return "(no address)";
+  return family() == AF_INET ? fmt::format("{}:{}", host(), port()) : fmt::format("[{}]:{}", host(), port());
+}
+
+std::string SocketAddress::host() const {
+  if (!valid()) return "(no address)";
+  const void* const address =
+      family() == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr);
   std::array<char, INET6_ADDRSTRLEN> text{};
-  if (family() == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text.data(), text.size());
-    return fmt::format("{}:{}", text.data(), port());
-  }
-  if (family() == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text.data(),
-              text.size());
-    return fmt::format("[{}]:{}", text.data(), port());
-  }
-  return "(no address)";
+  inet_ntop(family(), address, text.data(), text.size());
+  return text.data();
 }
 
 Result<std::vector<SocketAddress>> resolve(std::string_view host, std::uint16_t port, SocketFamily family) {
@@ -116,7 +118,8 @@ Result<std::vector<SocketAddress>> resolve(std::string_view host, std::uint16_t 
 
 Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog) {
   std::vector<std::uint16_t> ports{address.port()};
-  if (address.port() == 0 && range.first != 0) {
+  const bool from_range = address.port() == 0 && range.first != 0;
+  if (from_range) {
     ports.resize(range.last - range.first + 1U);
     std::iota(ports.begin(), ports.end(), range.first);
     std::shuffle(ports.begin(), ports.end(), std::minstd_rand(std::random_device{}()));
@@ -134,9 +137,9 @@ Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog) 
     last_error = errno;
     if (last_error != EADDRINUSE) break;
   }
-  if (range.first != 0 && ports.size() > 1) {
+  if (from_range) {
     return Status::system(last_error, fmt::format("listen on {} with a port of ONEBIT_PORT_RANGE={}-{}",
-                                                  address.to_string(), range.first, range.last));
+                                                  address.host(), range.first, range.last));
   }
   return Status::system(last_error, fmt::format("listen on {}", address.to_string()));
 }

@@ -35,6 +35,8 @@ class SocketAddress {
   bool operator==(const SocketAddress& other) const noexcept;
   /// "10.0.0.1:29500" or "[fd00::1]:29500".
   std::string to_string() const;
+  /// "10.0.0.1" or "fd00::1".
+  std::string host() const;
 
   const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const noexcept { return family() == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6); }

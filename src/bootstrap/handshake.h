@@ -31,11 +31,13 @@ enum class Purpose : std::uint8_t { kRendezvous = 1, kTransport = 2 };
 enum class Role : std::uint8_t { kClient, kServer };
 
 constexpr std::size_t kMaxHandshakePayload = 512;
+/// Raised with every change of what is said over a connection, in the handshake or after it.
+constexpr std::uint16_t kHandshakeVersion = 1;
 
 class Handshake {
  public:
-  /// `payload` (up to kMaxHandshakePayload bytes) is handed to the other end, authenticated. The server's
-  /// payload may be set later, when it has seen the client's: see `answer`.
+  /// `payload` (up to kMaxHandshakePayload bytes) is the client's, handed to the server, authenticated. The
+  /// server gives its own by `answer`, when it has seen the client's.
   Handshake(int fd, Role role, const Key& key, Purpose purpose, std::span<const std::byte> payload = {});
   ~Handshake();
   Handshake(Handshake&&) noexcept;
@@ -52,8 +54,12 @@ class Handshake {
   /// not our protocol.
   Result<Step> advance();
   void answer(std::span<const std::byte> payload);
-  /// Sends `reason` to the client, which gets it as its error; `advance` then ends in an error here too.
+  /// Sends `reason` (its first 512 bytes) to the client, which gets it as its error; `advance` then ends in
+  /// an error here too (kInvalidUsage with the reason).
   void refuse(std::string_view reason);
+
+  /// Client: the error is the refusal of an authentic server, so that trying again is of no use.
+  bool refused() const;
 
   /// What the other end sent. Valid from kWantAnswer (server) or kDone (client).
   std::span<const std::byte> peer_payload() const;

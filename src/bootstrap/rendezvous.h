@@ -22,11 +22,13 @@
 
 namespace onebit::bootstrap {
 
+class Star;
+
 class Rendezvous {
  public:
   /// By the launcher's MASTER_ADDR and MASTER_PORT. The key comes from ONEBIT_SECRET(_FILE); without one,
-  /// from public facts of the job (job id, master, world size), which keeps accidents out but not an
-  /// attacker; logged once at INFO.
+  /// from the job id, which is public: that keeps accidents out but not an attacker; logged once at INFO.
+  /// (The world size is no part of it, so that a rank with another gets an error with both numbers.)
   static Result<std::unique_ptr<Rendezvous>> join(const Launch& launch, const Settings& settings);
   /// By a unique id. Rank 0 must be in the process that made it.
   static Result<std::unique_ptr<Rendezvous>> join(const UniqueId& id, int rank, int world_size,
@@ -35,7 +37,8 @@ class Rendezvous {
 
   int rank() const;
   int world_size() const;
-  /// 32 random bytes made by rank 0 for this job, the same on all ranks.
+  /// 32 random bytes made by rank 0 for this rendezvous, the same on all ranks; who hears the rendezvous
+  /// without knowing its key cannot tell them.
   const Key& job_key() const;
   /// The address of this rank's interface toward the master, for further listeners.
   const SocketAddress& own_address() const;
@@ -45,13 +48,14 @@ class Rendezvous {
   int local_ranks() const;
 
   /// Gathers `mine` of every rank, at most 64 KiB each, at every rank, in rank order. Collective. With one
-  /// byte it is a barrier.
+  /// byte it is a barrier. It ends for all when the first rank's deadline passes, with the names of the ranks
+  /// that are late (up to 2 s after the deadline where rank 0 itself is). After an error every further call
+  /// gives the same error.
   Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine, Deadline deadline);
 
  private:
-  struct State;
-  explicit Rendezvous(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Rendezvous(std::unique_ptr<Star> star);
+  std::unique_ptr<Star> star_;
 };
 
 }  // namespace onebit::bootstrap

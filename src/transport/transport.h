@@ -147,7 +147,8 @@ class Context {
 };
 
 /// A TCP context on the interfaces that the settings choose; the interface toward `toward` first (may be
-/// invalid: none). `flows` connections to each peer when > 0, else as the settings say.
+/// invalid: none). Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it says 0 (automatic),
+/// or 2 where that is 0, too.
 Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
                                                   std::uint32_t flows = 0);
 

@@ -1,0 +1,150 @@
+// The C API: collective calls and their explanation. Checks arguments, resolves tags.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "api/handle.h"
+#include "api/result.h"
+#include "api/tags.h"
+
+using onebit::Code;
+using onebit::DataType;
+using onebit::ReduceOp;
+using onebit::Result;
+using onebit::Status;
+using onebit::api::guarded;
+using onebit::api::not_null;
+using onebit::api::resolve_tag;
+
+namespace {
+
+constexpr std::size_t kLongestTag = 255;
+
+Result<DataType> reducible_type(onebitDataType_t datatype, onebitRedOp_t op) {
+  switch (datatype) {
+    case onebitInt32:
+    case onebitInt64:
+      if (op == onebitAvg)
+        return Status(Code::kInvalidArgument, "onebitAvg takes floating types, not integers");
+      break;
+    case onebitFloat16:
+    case onebitFloat32:
+    case onebitFloat64:
+    case onebitBfloat16:
+      break;
+    case onebitUint8:
+      return Status(Code::kInvalidArgument, "onebitUint8 is for broadcast and allgather, not for allreduce");
+    default:
+      return Status::error(Code::kInvalidArgument, "datatype {} is unknown", static_cast<int>(datatype));
+  }
+  if (op != onebitSum && op != onebitAvg) {
+    return Status::error(Code::kInvalidArgument, "op {} is unknown: onebitSum and onebitAvg are there",
+                         static_cast<int>(op));
+  }
+  return static_cast<DataType>(datatype);
+}
+
+/// Bytes of `count` elements of any type.
+Result<std::size_t> size_in_bytes(std::size_t count, onebitDataType_t datatype) {
+  std::size_t element = 1;
+  if (datatype != onebitUint8) {
+    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, onebitSum));
+    element = size_of(type);
+  }
+  if (count > (std::size_t{1} << 48) / element) {
+    return Status::error(Code::kInvalidArgument, "count {} is too large", count);
+  }
+  return count * element;
+}
+
+Status check_buffers(const void* sendbuff, const void* recvbuff, std::size_t bytes, const void* stream) {
+  if (bytes != 0) {
+    ONEBIT_RETURN_IF_ERROR(not_null(sendbuff, "sendbuff"));
+    ONEBIT_RETURN_IF_ERROR(not_null(recvbuff, "recvbuff"));
+  }
+  if (stream != nullptr)
+    return Status(Code::kInvalidArgument, "stream must be NULL: buffers are host memory");
+  return Status();
+}
+
+Status check_alignment(const void* buffer, const char* name, std::size_t element) {
+  if (reinterpret_cast<std::uintptr_t>(buffer) % element == 0) return Status();
+  return Status::error(Code::kInvalidArgument, "{} must be aligned to its {}-byte elements", name, element);
+}
+
+Status check_overlap(const void* sendbuff, const void* recvbuff, std::size_t bytes) {
+  const auto from = reinterpret_cast<std::uintptr_t>(sendbuff);
+  const auto to = reinterpret_cast<std::uintptr_t>(recvbuff);
+  if (from == to || from + bytes <= to || to + bytes <= from) return Status();
+  return Status(Code::kInvalidArgument, "sendbuff and recvbuff overlap without being equal");
+}
+
+}  // namespace
+
+onebitResult_t onebitAllReduce(const void* sendbuff, void* recvbuff, size_t count, onebitDataType_t datatype,
+                               onebitRedOp_t op, const char* tag, onebitComm_t comm, void* stream) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, op));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, datatype));
+    ONEBIT_RETURN_IF_ERROR(check_buffers(sendbuff, recvbuff, bytes, stream));
+    ONEBIT_RETURN_IF_ERROR(check_alignment(sendbuff, "sendbuff", size_of(type)));
+    ONEBIT_RETURN_IF_ERROR(check_alignment(recvbuff, "recvbuff", size_of(type)));
+    ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, recvbuff, bytes));
+    const std::size_t length = tag == nullptr ? 0 : strnlen(tag, kLongestTag + 1);
+    if (length > kLongestTag) return Status(Code::kInvalidArgument, "a tag has at most 255 bytes");
+    return comm->communicator->all_reduce(sendbuff, recvbuff, count, type, static_cast<ReduceOp>(op),
+                                          resolve_tag({tag, length}, sendbuff, true));
+  });
+}
+
+onebitResult_t onebitBroadcast(const void* sendbuff, void* recvbuff, size_t count, onebitDataType_t datatype,
+                               int root, onebitComm_t comm, void* stream) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, datatype));
+    auto& communicator = *comm->communicator;
+    if (root < 0 || static_cast<std::size_t>(root) >= communicator.ranks()) {
+      return Status::error(Code::kInvalidArgument, "root {} is not a rank of {}", root, communicator.ranks());
+    }
+    const bool is_root = communicator.rank() == static_cast<std::size_t>(root);
+    ONEBIT_RETURN_IF_ERROR(check_buffers(is_root ? sendbuff : recvbuff, recvbuff, bytes, stream));
+    if (is_root) ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, recvbuff, bytes));
+    return communicator.broadcast(sendbuff, recvbuff, bytes, static_cast<std::size_t>(root));
+  });
+}
+
+onebitResult_t onebitAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
+                               onebitDataType_t datatype, onebitComm_t comm, void* stream) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(sendcount, datatype));
+    ONEBIT_RETURN_IF_ERROR(check_buffers(sendbuff, recvbuff, bytes, stream));
+    return comm->communicator->all_gather(sendbuff, recvbuff, bytes);
+  });
+}
+
+onebitResult_t onebitBarrier(onebitComm_t comm) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    return comm->communicator->barrier();
+  });
+}
+
+onebitResult_t onebitExplain(const void* sendbuff, size_t count, onebitDataType_t datatype, onebitRedOp_t op,
+                             const char* tag, onebitComm_t comm, char* text, size_t size) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(not_null(text, "text"));
+    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, op));
+    const std::string why = comm->communicator->explain(
+        count, type, static_cast<ReduceOp>(op), resolve_tag(tag == nullptr ? "" : tag, sendbuff, false));
+    if (size == 0) return Status();
+    const std::size_t length = std::min(size - 1, why.size());
+    std::memcpy(text, why.data(), length);
+    text[length] = '\0';
+    return Status();
+  });
+}

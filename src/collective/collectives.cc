@@ -1,0 +1,215 @@
+// The collective calls of a communicator: which way each goes, and the set-up of its operation.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "collective/call_guard.h"
+#include "collective/communicator.h"
+#include "collective/direct_exchange.h"
+#include "collective/exact_stages.h"
+
+namespace onebit::collective {
+namespace {
+
+// Up to here an exact allreduce is latency: one hop with more bytes beats two hops.
+constexpr std::size_t kFlatBytes = 8192;
+constexpr std::size_t kFlatTotalBytes = 256 * 1024;
+// Bytes of a piece in the exact schedule, and how many chunks are in flight.
+constexpr std::size_t kExactChunkBytes = 256 * 1024;
+constexpr std::size_t kExactDepth = 4;
+// Below these sizes handing work to a compute thread costs more than it saves.
+constexpr std::size_t kPoolElements = 128 * 1024;
+constexpr std::size_t kExactPoolBytes = 4 * 1024 * 1024;
+// Automatic chunks: an eighth of a partition, within these bounds.
+constexpr std::size_t kSmallestChunk = 32 * 1024;
+constexpr std::size_t kLargestChunk = 256 * 1024;
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+std::size_t onebit_chunk(const Settings& settings, std::size_t count, std::size_t ranks) {
+  const std::size_t unit = settings.block == codec::kWhole ? codec::kSubBlock : settings.block;
+  const std::size_t automatic = std::clamp(count / ranks / 8, kSmallestChunk, kLargestChunk);
+  return round_up(
+      settings.chunk != 0 ? std::min<std::size_t>(settings.chunk, std::size_t{1} << 30) : automatic, unit);
+}
+
+std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
+  return {static_cast<const std::byte*>(data), bytes};
+}
+std::span<std::byte> bytes_of(void* data, std::size_t bytes) {
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (to != from && bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Status Communicator::all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                ReduceOp op, std::string_view tag) {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  const CallFacts facts{count, type, op, tag, name_, ranks()};
+  const Decision decision = decide(rules_, settings_.min_size, facts);
+  if (log_level() >= LogLevel::kInfo) {
+    log(LogLevel::kInfo, "allreduce of {} x {} {}, tag '{}': {}", count, name_of(type), name_of(op), tag,
+        collective::explain(decision, rules_, settings_.min_size, facts));
+  }
+  ONEBIT_RETURN_IF_ERROR(decision.compress ? onebit_all_reduce(send, receive, count, type, op, tag)
+                                           : exact_all_reduce(send, receive, count, type, op));
+  ++(decision.compress ? statistics_.compressed_calls : statistics_.exact_calls);
+  statistics_.reduced_bytes += count * size_of(type);
+  return Status();
+}
+
+Status Communicator::exact_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                      ReduceOp op) {
+  const std::size_t bytes = count * size_of(type);
+  const bool large = bytes >= kExactPoolBytes;
+  const Peers peers =
+      next_operation(fmt::format("allreduce of {} x {} {}", count, name_of(type), name_of(op)), large);
+  if (ranks() == 1 || count == 0) {
+    copy(receive, send, bytes);
+    return Status();
+  }
+  if (bytes <= kFlatBytes && bytes * ranks() <= kFlatTotalBytes) {
+    return flat_all_reduce(send, receive, count, type, op, peers);
+  }
+  const std::size_t chunk = kExactChunkBytes / size_of(type);
+  const PartitionPlan plan(count, ranks(),
+                           std::min(chunk, PartitionPlan(count, ranks(), chunk).partition_elements()));
+  ExactStages stages({send, receive, type, op}, plan, rank_, ranks(), kExactDepth, exact_slots_);
+  ONEBIT_RETURN_IF_ERROR(stages.allocate());
+  Schedule schedule(stages, peers, plan.chunks(), kExactDepth);
+  return drive(schedule);
+}
+
+Status Communicator::flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                     ReduceOp op, const Peers& peers) {
+  const std::size_t bytes = count * size_of(type);
+  ONEBIT_RETURN_IF_ERROR(exact_slots_.reserve(bytes * ranks()));
+  DirectExchange exchange(peers, 0);
+  std::vector<const void*> pieces(ranks(), send);
+  for (std::size_t i = 1; i < ranks(); ++i) {
+    const std::size_t peer = peers.after(i);
+    exchange.add_send(peer, bytes_of(send, bytes));
+    exchange.add_receive(peer, {exact_slots_.data() + peer * bytes, bytes});
+    pieces[peer] = exact_slots_.data() + peer * bytes;
+  }
+  ONEBIT_RETURN_IF_ERROR(drive(exchange));
+  codec::exact_sum(type, op, pieces, count, receive);
+  return Status();
+}
+
+Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                       ReduceOp op, std::string_view tag) {
+  const Peers peers = next_operation(
+      fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag),
+      count >= kPoolElements);
+  ONEBIT_ASSIGN_OR_RETURN(Residual * residual, residuals_.get(tag, count, type, op));
+  const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, count, ranks()));
+  const std::size_t depth = parameters_.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
+  OneBitStages stages({send, receive, count, type, op, parameters_, codec_, residual}, plan, rank_, ranks(),
+                      depth, onebit_buffers_);
+  ONEBIT_RETURN_IF_ERROR(stages.allocate());
+  measure(stages, peers.pool);
+  Schedule schedule(stages, peers, plan.chunks(), depth);
+  residual->in_call = true;
+  ONEBIT_RETURN_IF_ERROR(drive(schedule));
+  residual->in_call = false;
+  return Status();
+}
+
+void Communicator::measure(OneBitStages& stages, ThreadPool* pool) {
+  struct Step final : Task {
+    OneBitStages* stages = nullptr;
+    std::size_t number = 0;
+    void run() noexcept override { stages->measure(number); }
+  };
+  std::vector<Step> steps(stages.measure_steps());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].stages = &stages;
+    steps[i].number = i;
+    if (pool != nullptr) {
+      pool->submit(steps[i], Urgency::kHigh);
+    } else {
+      steps[i].run();
+    }
+  }
+  if (pool != nullptr && !steps.empty()) {
+    pool->drain();
+    finished_.clear();
+    pool->take_finished(finished_);
+    finished_.clear();
+  }
+  stages.finish_measure();
+}
+
+Status Communicator::all_gather(const void* send, void* receive, std::size_t bytes) {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), false);
+  std::byte* const all = static_cast<std::byte*>(receive);
+  copy(all + rank_ * bytes, send, bytes);
+  if (bytes == 0) return Status();
+  DirectExchange exchange(peers, 0);
+  for (std::size_t i = 1; i < ranks(); ++i) {
+    const std::size_t peer = peers.after(i);
+    exchange.add_send(peer, bytes_of(send, bytes));
+    exchange.add_receive(peer, {all + peer * bytes, bytes});
+  }
+  return drive(exchange);
+}
+
+Status Communicator::broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root) {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  const Peers peers = next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), false);
+  if (rank_ == root) copy(receive, send, bytes);
+  if (bytes == 0) return Status();
+  std::byte* const buffer = static_cast<std::byte*>(receive);
+  if (bytes <= kFlatTotalBytes || ranks() == 2) {
+    DirectExchange exchange(peers, 0);
+    for (std::size_t i = 1; i < ranks() && rank_ == root; ++i)
+      exchange.add_send(peers.after(i), {buffer, bytes});
+    if (rank_ != root) exchange.add_receive(root, {buffer, bytes});
+    return drive(exchange);
+  }
+  // Large: the root deals out the parts, then every rank gives its own part to the others. The root sends
+  // each byte once.
+  const PartitionPlan plan(bytes, ranks(), bytes);
+  const auto part = [&](std::size_t rank) {
+    const Range range = plan.partition(rank);
+    return bytes_of(static_cast<void*>(buffer + range.begin), range.length);
+  };
+  DirectExchange deal(peers, 0);
+  for (std::size_t i = 1; i < ranks() && rank_ == root; ++i)
+    deal.add_send(peers.after(i), part(peers.after(i)));
+  if (rank_ != root) deal.add_receive(root, part(rank_));
+  ONEBIT_RETURN_IF_ERROR(drive(deal));
+  DirectExchange share(peers, 1);
+  for (std::size_t i = 1; i < ranks(); ++i) {
+    const std::size_t peer = peers.after(i);
+    if (peer != root) share.add_send(peer, part(rank_));
+    if (rank_ != root) share.add_receive(peer, part(peer));
+  }
+  return drive(share);
+}
+
+Status Communicator::barrier() {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  DirectExchange exchange(next_operation("barrier", false), 0);
+  for (std::size_t i = 1; i < ranks(); ++i) {
+    const std::size_t peer = (rank_ + i) % ranks();
+    exchange.add_send(peer, {});
+    exchange.add_receive(peer, {});
+  }
+  return drive(exchange);
+}
+
+}  // namespace onebit::collective

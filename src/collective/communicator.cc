@@ -1,0 +1,247 @@
+#include "collective/communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "collective/call_guard.h"
+
+namespace onebit::collective {
+namespace {
+
+/// The cores that this process may run on.
+unsigned usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+Communicator::Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks)
+    : name_(std::move(name)),
+      settings_(settings),
+      rank_(rank),
+      process_(getpid()),
+      endpoints_(ranks, nullptr),
+      residuals_(rank, ranks) {
+  parameters_.block = settings.block;
+  parameters_.scale = settings.scale_is_mean ? codec::Scale::kMean : codec::Scale::kRms;
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<bootstrap::Rendezvous> rendezvous,
+                                                           std::string name, const Settings& settings) {
+  std::unique_ptr<Communicator> made(new Communicator(std::move(name), settings,
+                                                      static_cast<std::size_t>(rendezvous->rank()),
+                                                      static_cast<std::size_t>(rendezvous->world_size())));
+  ONEBIT_ASSIGN_OR_RETURN(made->rules_, Rules::parse(settings.compress));
+  ONEBIT_ASSIGN_OR_RETURN(made->codec_, codec::find_implementation(settings.codec_impl));
+  const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous->local_ranks()));
+  made->compute_threads_ = settings.threads != 0 ? settings.threads : std::clamp(share, 1U, 8U);
+  ONEBIT_RETURN_IF_ERROR(made->compare_settings(*rendezvous));
+  ONEBIT_RETURN_IF_ERROR(made->connect(*rendezvous));
+  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
+      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
+      settings.transport);
+  return made;
+}
+
+Communicator::~Communicator() {
+  if (getpid() != process_) {
+    // The compute threads do not exist in a forked child: their handles are left alone.
+    static_cast<void>(pool_.release());
+    return;
+  }
+  pool_.reset();
+  if (const Status failure = async_error(); !failure.ok()) {
+    static_cast<void>(break_with(failure));  // an abort outside a call has not told the peers yet
+    return;
+  }
+  for (transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->finish();
+  }
+  const auto is_closed = [](const transport::Endpoint* endpoint) {
+    return endpoint == nullptr || endpoint->closed();
+  };
+  const Deadline deadline =
+      Deadline::after(std::min<std::chrono::milliseconds>(settings_.timeout, std::chrono::seconds(10)));
+  while (!std::all_of(endpoints_.begin(), endpoints_.end(), is_closed) && !deadline.passed()) {
+    completed_.clear();
+    if (!context_->progress(std::chrono::milliseconds(deadline.poll_timeout()), completed_).ok()) break;
+  }
+}
+
+Status Communicator::usable() const {
+  ONEBIT_RETURN_IF_ERROR(in_own_process());
+  return async_error();
+}
+
+Status Communicator::in_own_process() const {
+  if (getpid() != process_) {
+    return Status::error(Code::kInvalidUsage,
+                         "communicator '{}' was made by process {} before fork(); this child cannot use it",
+                         name_, process_);
+  }
+  return Status();
+}
+
+Status Communicator::async_error() const {
+  const std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+void Communicator::abort() noexcept {
+  if (getpid() != process_) return;
+  abort_requested_.store(true, std::memory_order_release);
+  {
+    // Also when no call is in progress: the next one must fail. The endpoints are told when a call or the
+    // destructor runs.
+    const std::lock_guard lock(status_mutex_);
+    if (status_.ok()) status_ = Status(Code::kAborted, "aborted by this process (onebitCommAbort)");
+  }
+  if (context_ != nullptr) context_->wake();
+}
+
+Peers Communicator::next_operation(std::string_view what, bool with_pool) {
+  current_call_ = what;
+  ++operation_;
+  Peers peers;
+  peers.rank = rank_;
+  peers.endpoints = endpoints_;
+  peers.pool = with_pool ? pool() : nullptr;
+  peers.operation = operation_;
+  peers.check = XXH32(what.data(), what.size(), 0);
+  return peers;
+}
+
+ThreadPool* Communicator::pool() {
+  if (pool_ == nullptr) {
+    auto made = ThreadPool::create(compute_threads_, [this] { context_->wake(); });
+    if (made.ok()) {
+      pool_ = std::move(*made);
+    } else {
+      log(LogLevel::kWarn, "communicator '{}' computes in the calling thread: {}", name_,
+          made.status().message());
+    }
+  }
+  return pool_.get();
+}
+
+Status Communicator::drive(Operation& operation) {
+  const Status status = drive_loop(operation);
+  if (status.ok()) return status;
+  const Status broken = break_with(status.with_context(current_call_));
+  // Aborted endpoints hold no requests; once the compute threads rest, nothing refers to the operation any
+  // more.
+  if (pool_ != nullptr) {
+    pool_->drain();
+    finished_.clear();
+    pool_->take_finished(finished_);
+  }
+  finished_.clear();
+  completed_.clear();
+  return broken;
+}
+
+Status Communicator::drive_loop(Operation& operation) {
+  if (abort_requested_.load(std::memory_order_acquire)) return async_error();
+  ONEBIT_RETURN_IF_ERROR(operation.start());
+  Deadline deadline = Deadline::after(settings_.timeout);
+  std::uint64_t moved = bytes_moved();
+  while (!operation.done()) {
+    auto computed = operation.compute_one();
+    if (!computed.ok()) return computed.status();
+    completed_.clear();
+    finished_.clear();
+    const auto wait = std::chrono::milliseconds(*computed ? 0 : deadline.poll_timeout());
+    ONEBIT_RETURN_IF_ERROR(context_->progress(wait, completed_));
+    if (pool_ != nullptr) pool_->take_finished(finished_);
+    for (transport::Request* request : completed_) {
+      if (request->state == transport::Request::State::kFailed && context_->failed() != nullptr) {
+        return endpoint_failure(*context_->failed());
+      }
+      ONEBIT_RETURN_IF_ERROR(operation.on_request(*request));
+    }
+    for (Task* task : finished_) ONEBIT_RETURN_IF_ERROR(operation.on_task(*task));
+    if (abort_requested_.load(std::memory_order_acquire)) return async_error();
+    if (!operation.done() && context_->failed() != nullptr) return endpoint_failure(*context_->failed());
+    if (*computed || !completed_.empty() || !finished_.empty()) {
+      deadline = Deadline::after(settings_.timeout);
+    } else if (deadline.passed()) {
+      const std::uint64_t now_moved = bytes_moved();
+      if (now_moved == moved) {
+        return Status::error(Code::kTimeout,
+                             "no progress for {} ms (ONEBIT_TIMEOUT) in call {}; waiting for {}",
+                             settings_.timeout.count(), operation_, describe(operation.waiting_for()));
+      }
+      moved = now_moved;
+      deadline = Deadline::after(settings_.timeout);
+    }
+  }
+  return Status();
+}
+
+Status Communicator::break_with(const Status& status) {
+  Status first;
+  {
+    const std::lock_guard lock(status_mutex_);
+    if (status_.ok()) status_ = status.with_context(fmt::format("communicator '{}'", name_));
+    first = status_;
+  }
+  const Status reason(first.code(), fmt::format("rank {} gave up: {}", rank_, status.message()));
+  for (transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr) endpoint->abort(reason);
+  }
+  return first;
+}
+
+Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const {
+  const auto at = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
+  const auto rank = static_cast<std::size_t>(at - endpoints_.begin());
+  return endpoint.status().with_context(fmt::format("rank {} at {}", rank, where_[rank]));
+}
+
+std::uint64_t Communicator::bytes_moved() const {
+  std::uint64_t bytes = 0;
+  for (const transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    const transport::Counters counters = endpoint->counters();
+    bytes += counters.wire_sent + counters.wire_received;
+  }
+  return bytes;
+}
+
+std::string Communicator::describe(std::span<const std::size_t> ranks) const {
+  constexpr std::size_t kMost = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
+    text += fmt::format("{}rank {} at {}", i == 0 ? "" : ", ", ranks[i], where_[ranks[i]]);
+  }
+  if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+  return text.empty() ? "nobody" : text;
+}
+
+std::string Communicator::explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const {
+  const CallFacts facts{count, type, op, tag, name_, ranks()};
+  return collective::explain(decide(rules_, settings_.min_size, facts), rules_, settings_.min_size, facts);
+}
+
+Statistics Communicator::statistics() const {
+  Statistics now = statistics_;
+  for (const transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr) continue;
+    const transport::Counters counters = endpoint->counters();
+    now.wire_bytes_sent += counters.wire_sent;
+    now.wire_bytes_received += counters.wire_received;
+  }
+  now.residual_bytes = residuals_.memory("");
+  return now;
+}
+
+}  // namespace onebit::collective

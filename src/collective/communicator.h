@@ -1,0 +1,140 @@
+// A communicator: the ranks of a job joined by endpoints, and the collective calls between them.
+//
+// Invariant: every rank makes the same calls in the same order; operation_ counts them. After the first
+// failure the communicator is broken: all endpoints are aborted, with the reason sent to the peers, and every
+// later call returns that failure. Threads: one thread at a time (a second one is refused), except abort()
+// and async_error(), which any thread may call.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/settings.h"
+#include "base/status.h"
+#include "base/types.h"
+#include "bootstrap/rendezvous.h"
+#include "codec/codec.h"
+#include "collective/onebit_stages.h"
+#include "collective/operation.h"
+#include "collective/residual_store.h"
+#include "collective/rules.h"
+#include "collective/thread_pool.h"
+#include "transport/transport.h"
+
+namespace onebit::collective {
+
+/// Counters since the creation of the communicator.
+struct Statistics {
+  std::uint64_t exact_calls = 0;
+  std::uint64_t compressed_calls = 0;
+  std::uint64_t reduced_bytes = 0;
+  std::uint64_t wire_bytes_sent = 0;
+  std::uint64_t wire_bytes_received = 0;
+  std::uint64_t residual_bytes = 0;
+};
+
+class Communicator {
+ public:
+  /// Joins the ranks of `rendezvous` by a mesh of endpoints; collective. An error names the ranks that are
+  /// missing or whose settings differ.
+  static Result<std::unique_ptr<Communicator>> create(std::unique_ptr<bootstrap::Rendezvous> rendezvous,
+                                                      std::string name, const Settings& settings);
+  /// Orderly: says goodbye to the peers, waiting a bounded time for pending bytes. In a forked child: frees
+  /// memory only.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  std::size_t rank() const { return rank_; }
+  std::size_t ranks() const { return endpoints_.size(); }
+  const std::string& name() const { return name_; }
+
+  // ---- collective calls; buffers as in onebit.h ----
+  Status all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
+                    std::string_view tag);
+  Status all_gather(const void* send, void* receive, std::size_t bytes);
+  Status broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root);
+  Status barrier();
+
+  // ---- local ----
+  std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
+  Statistics statistics() const;
+  /// For saving, loading and resetting, between calls.
+  ResidualStore& residuals() { return residuals_; }
+  /// Ok when this thread may use the communicator now: this process made it, no call is in progress, it is
+  /// not broken.
+  Status usable() const;
+  /// Ok when this process made the communicator, also when that is broken.
+  Status in_own_process() const;
+
+  // ---- any thread ----
+  void abort() noexcept;
+  Status async_error() const;
+
+ private:
+  Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks);
+  Status connect(bootstrap::Rendezvous& rendezvous);
+  Status compare_settings(bootstrap::Rendezvous& rendezvous);
+
+  class CallGuard;
+  Status exact_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op);
+  /// Every rank sends its whole buffer to every other: one hop, for small buffers.
+  Status flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
+                         const Peers& peers);
+  Status onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
+                           std::string_view tag);
+  /// Whole mode's pass before the schedule, on `pool` or here.
+  void measure(OneBitStages& stages, ThreadPool* pool);
+  /// The peers of the next operation. `what` describes it; ranks whose descriptions differ find out.
+  Peers next_operation(std::string_view what, bool with_pool);
+  /// The compute threads, started at first use; null when the settings ask for none or they cannot be
+  /// started.
+  ThreadPool* pool();
+  /// Runs an operation to its end. On a failure nothing of it is pending any more, and the communicator is
+  /// broken.
+  Status drive(Operation& operation);
+  Status drive_loop(Operation& operation);
+  Status break_with(const Status& status);
+  Status endpoint_failure(const transport::Endpoint& endpoint) const;
+  std::uint64_t bytes_moved() const;
+  std::string describe(std::span<const std::size_t> ranks) const;
+
+  const std::string name_;
+  const Settings settings_;
+  const std::size_t rank_;
+  const pid_t process_;
+  Rules rules_;
+  const codec::Implementation* codec_ = nullptr;
+  codec::Parameters parameters_;
+  unsigned compute_threads_ = 0;
+  std::vector<std::string> where_;  // by rank, for messages
+
+  std::unique_ptr<transport::Context> context_;
+  std::vector<std::unique_ptr<transport::Endpoint>> owned_endpoints_;
+  std::vector<transport::Endpoint*> endpoints_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::vector<transport::Request*> completed_;
+  std::vector<Task*> finished_;
+
+  std::uint32_t operation_ = 0;
+  std::string current_call_;  // in words
+  ResidualStore residuals_;
+  OneBitBuffers onebit_buffers_;
+  AlignedBuffer<std::byte> exact_slots_;
+  Statistics statistics_;
+
+  std::atomic<bool> in_call_{false};
+  std::atomic<bool> abort_requested_{false};
+  mutable std::mutex status_mutex_;
+  Status status_;  // the first failure
+};
+
+}  // namespace onebit::collective

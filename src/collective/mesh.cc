@@ -1,0 +1,131 @@
+// Communicator set-up: settings compared between ranks, then an endpoint to every other rank.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/deadline.h"
+#include "base/log.h"
+#include "collective/communicator.h"
+
+namespace onebit::collective {
+namespace {
+
+constexpr std::uint32_t kFlowsForFewRanks = 2;
+constexpr std::size_t kFewRanks = 16;
+constexpr auto kAcceptPoll = std::chrono::milliseconds(50);
+
+std::uint32_t flows_for(const Settings& settings, std::size_t ranks) {
+  if (settings.tcp_flows != 0) return settings.tcp_flows;
+  return ranks <= kFewRanks ? kFlowsForFewRanks : 1;
+}
+
+/// The settings that must be equal on all ranks, as "NAME=VALUE" lines, the communicator's name first.
+std::vector<std::string> common_settings(const std::string& name, const Settings& settings) {
+  constexpr std::string_view kCommon[] = {"ONEBIT_COMPRESS", "ONEBIT_MIN_SIZE", "ONEBIT_BLOCK",
+                                          "ONEBIT_SCALE",    "ONEBIT_CHUNK",    "ONEBIT_PIPELINE_DEPTH",
+                                          "ONEBIT_TRANSPORT"};
+  std::vector<std::string> lines{fmt::format("communicator name={}", name)};
+  for (const SettingRow& row : setting_rows()) {
+    if (std::find(std::begin(kCommon), std::end(kCommon), row.name) != std::end(kCommon)) {
+      lines.push_back(fmt::format("{}={}", row.name, row.show(settings)));
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> split_lines(std::span<const std::byte> bytes) {
+  std::vector<std::string> lines(1);
+  for (const std::byte byte : bytes) {
+    if (byte == std::byte{'\n'}) {
+      lines.emplace_back();
+    } else {
+      lines.back().push_back(static_cast<char>(byte));
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+Status Communicator::compare_settings(bootstrap::Rendezvous& rendezvous) {
+  const std::vector<std::string> mine = common_settings(name_, settings_);
+  std::string text = mine.front();
+  for (std::size_t i = 1; i < mine.size(); ++i) text.append("\n").append(mine[i]);
+  ONEBIT_ASSIGN_OR_RETURN(const auto all, rendezvous.all_gather(std::as_bytes(std::span(text)),
+                                                                Deadline::after(settings_.init_timeout)));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    where_.push_back(rendezvous.where(static_cast<int>(rank)));
+    const std::vector<std::string> theirs = split_lines(all[rank]);
+    if (theirs == mine) continue;
+    const auto [here, there] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
+    return Status::error(Code::kInvalidUsage,
+                         "rank {} at {} has {} where rank {} has {}; it must be equal on all ranks", rank,
+                         where_[rank], there == theirs.end() ? "nothing" : *there, rank_,
+                         here == mine.end() ? "nothing" : *here);
+  }
+  return Status();
+}
+
+Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
+  const Deadline deadline = Deadline::after(settings_.init_timeout);
+  ONEBIT_ASSIGN_OR_RETURN(context_, transport::make_tcp_context(settings_, rendezvous.own_address(),
+                                                                flows_for(settings_, ranks())));
+  if (ranks() == 1) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const auto listener, context_->listen(0));
+  ONEBIT_ASSIGN_OR_RETURN(const auto handles,
+                          rendezvous.all_gather(std::as_bytes(std::span(&listener->handle(), 1)), deadline));
+
+  // Each pair has one connection: the higher rank opens it.
+  const auto my_number = static_cast<std::uint32_t>(rank_);
+  for (std::size_t peer = 0; peer < rank_; ++peer) {
+    transport::Handle handle;
+    if (handles[peer].size() != sizeof handle)
+      return Status(Code::kDataError, "a transport handle of a wrong size");
+    std::memcpy(&handle, handles[peer].data(), sizeof handle);
+    auto endpoint = context_->connect(0, handle, std::as_bytes(std::span(&my_number, 1)));
+    if (!endpoint.ok())
+      return endpoint.status().with_context(fmt::format("rank {} at {}", peer, where_[peer]));
+    endpoints_[peer] = endpoint->get();
+    owned_endpoints_.push_back(std::move(*endpoint));
+  }
+
+  const auto is_missing = [this](std::size_t peer) {
+    return peer != rank_ && (endpoints_[peer] == nullptr ||
+                             endpoints_[peer]->state() == transport::Endpoint::State::kConnecting);
+  };
+  for (;;) {
+    for (;;) {
+      ONEBIT_ASSIGN_OR_RETURN(auto accepted, listener->accept());
+      if (accepted == nullptr) break;
+      std::uint32_t peer = 0;
+      if (accepted->hello().size() == sizeof peer) std::memcpy(&peer, accepted->hello().data(), sizeof peer);
+      if (peer <= rank_ || peer >= ranks() || endpoints_[peer] != nullptr) {
+        log(LogLevel::kWarn, "connection from {} dropped: it says it is rank {}", accepted->peer(), peer);
+        continue;
+      }
+      endpoints_[peer] = accepted.get();
+      owned_endpoints_.push_back(std::move(accepted));
+    }
+    if (context_->failed() != nullptr) return endpoint_failure(*context_->failed());
+    std::vector<std::size_t> missing;
+    for (std::size_t peer = 0; peer < ranks(); ++peer) {
+      if (is_missing(peer)) missing.push_back(peer);
+    }
+    if (missing.empty()) break;
+    if (deadline.passed()) {
+      return Status::error(Code::kTimeout,
+                           "no data connection within ONEBIT_INIT_TIMEOUT={} ms with {}: is the way "
+                           "between the machines open for these ports (ONEBIT_PORT_RANGE)?",
+                           settings_.init_timeout.count(), describe(missing));
+    }
+    completed_.clear();
+    ONEBIT_RETURN_IF_ERROR(context_->progress(
+        std::min<std::chrono::milliseconds>(kAcceptPoll, std::chrono::milliseconds(deadline.poll_timeout())),
+        completed_));
+  }
+  // Nobody goes on before everybody is connected, so that a failure here is everybody's.
+  const std::byte done{1};
+  return rendezvous.all_gather(std::span(&done, 1), deadline).status();
+}
+
+}  // namespace onebit::collective

@@ -1,0 +1,354 @@
+// The life of a TcpEndpoint: opening, ending in order, failing.
+#include "transport/tcp/tcp_endpoint.h"
+
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace onebit::transport {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kCloseTick{2};
+/// Unanswered retransmissions (or window probes) that make silence a dead link, not an idle peer.
+constexpr unsigned kDeadRetransmits = 3;
+
+/// Bytes that the peer's kernel has not acknowledged.
+int unacknowledged(int fd) noexcept {
+  int bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+bool is_dead(int fd, milliseconds limit, milliseconds& silence) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  silence = milliseconds(info.tcpi_last_ack_recv);
+  return (info.tcpi_retransmits >= kDeadRetransmits || info.tcpi_probes >= kDeadRetransmits) &&
+         silence >= limit;
+}
+
+}  // namespace
+
+void RequestList::push(Request& request) noexcept {
+  request.next = nullptr;
+  (last_ != nullptr ? last_->next : first_) = &request;
+  last_ = &request;
+}
+
+void RequestList::remove(Request& request, Request* previous) noexcept {
+  (previous != nullptr ? previous->next : first_) = request.next;
+  if (last_ == &request) last_ = previous;
+  request.next = nullptr;
+}
+
+Request* RequestList::pop() noexcept {
+  Request* const request = first_;
+  if (request != nullptr) remove(*request, nullptr);
+  return request;
+}
+
+TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer,
+                         std::span<const std::byte> hello)
+    : core_(std::move(core)), peer_(peer), hello_(hello.begin(), hello.end()) {
+  const std::size_t room = core_->endpoints.size() + 1;
+  core_->failed.reserve(room);
+  core_->reporting.reserve(room);
+  core_->endpoints.push_back(this);
+}
+
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core,
+                                                          const SocketAddress& source,
+                                                          const HandleContents& to, std::uint32_t flows,
+                                                          std::span<const std::byte> hello) {
+  const auto random = bootstrap::random_key();
+  std::unique_ptr<TcpEndpoint> made(new TcpEndpoint(std::move(core), to.address, hello));
+  std::memcpy(&made->id_, random.data(), sizeof made->id_);
+  made->key_ = to.key;
+  const milliseconds limit = made->core_->settings.init_timeout;
+  made->opening_deadline_ = Clock::now() + limit;
+  made->core_->ask_tick(limit);
+  for (std::uint32_t i = 0; i < flows; ++i) {
+    auto flow = std::make_unique<Flow>(*made);
+    ONEBIT_ASSIGN_OR_RETURN(flow->fd, start_connect(to.address, source));
+    ONEBIT_RETURN_IF_ERROR(made->core_->poller.add(flow->fd.get(), *flow));
+    made->flows_.push_back(std::move(flow));
+  }
+  return made;
+}
+
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCore> core,
+                                                           const SocketAddress& peer,
+                                                           std::vector<UniqueFd> flows,
+                                                           std::vector<std::byte> hello) {
+  std::unique_ptr<TcpEndpoint> made(new TcpEndpoint(std::move(core), peer, hello));
+  for (UniqueFd& fd : flows) {
+    made->flows_.push_back(std::make_unique<Flow>(*made));
+    Flow& flow = *made->flows_.back();
+    flow.fd = std::move(fd);
+    ONEBIT_RETURN_IF_ERROR(made->core_->poller.add(flow.fd.get(), flow));
+    flow.phase = Flow::Phase::kOpen;
+    flow.writable = true;  // readable comes from the set
+  }
+  made->open_flows_ = made->flows_.size();
+  made->state_ = State::kReady;
+  return made;
+}
+
+TcpEndpoint::~TcpEndpoint() {
+  const Status gone(Code::kRemoteError, "this end of the connection was destroyed before it had finished");
+  if (state_ != State::kFailed) fail_requests();
+  close_flows(&gone);
+  std::erase(core_->endpoints, this);
+  std::erase(core_->failed, this);
+  std::erase(core_->reporting, this);
+}
+
+// --- Opening ---
+
+void TcpEndpoint::on_flow_ready(Flow& flow) {
+  if (!flow.fd) return;
+  if (flow.phase != Flow::Phase::kOpen) return advance_opening(flow);
+  if (!usable()) return;  // other flows are still opening; what is told here is kept in the flags
+  read(flow);
+  if (state_ == State::kFailed) return;
+  if (flow.write_broken) return on_broken(flow);
+  if (flow.writable) pump(kTurnBudget);
+}
+
+void TcpEndpoint::advance_opening(Flow& flow) {
+  if (flow.phase == Flow::Phase::kConnecting) {
+    if (!flow.writable && !flow.hung_up) return;
+    if (const int error = connect_error(flow.fd.get()); error != 0) {
+      return fail(Status::system(error, fmt::format("connect to {}", peer())));
+    }
+    const Settings& settings = core_->settings;
+    if (Status tuned =
+            tune_tcp(flow.fd.get(), settings.link_timeout, settings.tcp_sndbuf, settings.tcp_rcvbuf);
+        !tuned.ok()) {
+      return fail(tuned.with_context(peer()));
+    }
+    FlowOpening opening;
+    opening.endpoint_id = id_;
+    const auto own =
+        std::find_if(flows_.begin(), flows_.end(), [&](const auto& f) { return f.get() == &flow; });
+    opening.index = static_cast<std::uint16_t>(own - flows_.begin());
+    opening.count = static_cast<std::uint16_t>(flows_.size());
+    opening.hello = hello_;
+    flow.handshake.emplace(flow.fd.get(), bootstrap::Role::kClient, key_, bootstrap::Purpose::kTransport,
+                           encode_opening(opening));
+    flow.phase = Flow::Phase::kHandshake;
+  }
+  const auto step = flow.handshake->advance();
+  if (!step.ok()) return fail(step.status().with_context(fmt::format("connect to {}", peer())));
+  if (*step == bootstrap::Handshake::Step::kDone) on_open(flow);
+}
+
+void TcpEndpoint::on_open(Flow& flow) {
+  flow.phase = Flow::Phase::kOpen;
+  flow.handshake.reset();
+  // The handshake may have used up the edge that also told of what comes after it.
+  flow.readable = flow.writable = true;
+  if (++open_flows_ < flows_.size()) return;
+  state_ = State::kReady;
+  core_->notable = true;
+  for (const auto& each : flows_) core_->poller.enqueue(*each);
+}
+
+Status TcpEndpoint::check_usable(const Request& request) const {
+  if (request.state == Request::State::kPending) {
+    return Status(Code::kInvalidUsage, "the request is already pending");
+  }
+  if (state_ == State::kFailed) return status_;
+  if (state_ == State::kConnecting) {
+    return Status::error(Code::kInvalidUsage, "{}: not yet connected", peer());
+  }
+  return Status();
+}
+
+// --- Ending ---
+
+void TcpEndpoint::end(Request& request, Request::State state) noexcept {
+  request.state = state;
+  core_->notable = true;
+  if (!request.notify) return;
+  if (ended_.empty()) core_->reporting.push_back(this);
+  ended_.push(request);
+}
+
+void TcpEndpoint::report(std::vector<Request*>& completed) {
+  while (Request* request = ended_.first()) {
+    completed.push_back(request);
+    ended_.pop();
+  }
+}
+
+void TcpEndpoint::fail_requests() noexcept {
+  // A request with segments on several flows is met several times; one that is in `out` may still be queued.
+  for (const auto& flow : flows_) {
+    for (std::size_t i = flow->out_first; i < flow->out_count; ++i) {
+      Request* const request = flow->out[i].request;
+      if (request == nullptr || request->state != Request::State::kPending || request == sends_.first())
+        continue;
+      end(*request, Request::State::kFailed);
+    }
+    flow->out_first = flow->out_count = 0;
+  }
+  for (RequestList* list : {&sends_, &active_, &posted_}) {
+    while (Request* request = list->pop()) end(*request, Request::State::kFailed);
+  }
+}
+
+void TcpEndpoint::fail(Status status) {
+  if (state_ == State::kFailed) return;
+  state_ = State::kFailed;
+  status_ = std::move(status);
+  core_->failed.push_back(this);
+  core_->notable = true;
+  log(LogLevel::kInfo, "transport: {}", status_.message());
+  fail_requests();
+  close_flows(&status_);
+}
+
+void TcpEndpoint::abort(const Status& reason) noexcept try {
+  fail(reason.ok() ? Status(Code::kAborted, "aborted") : reason);
+} catch (...) {  // no memory for the text: without it
+  fail_requests();
+  close_flows(nullptr);
+}
+
+void TcpEndpoint::close_flows(const Status* reason) noexcept {
+  const bool child = core_->in_forked_child();
+  for (const auto& flow : flows_) {
+    if (!flow->fd) continue;
+    if (!child && reason != nullptr && flow->phase == Flow::Phase::kOpen) tell_peer(*flow, *reason);
+    core_->discard(flow->fd);
+    flow->handshake.reset();
+    flow->receiving = nullptr;
+    flow->payload_left = 0;
+    flow->begin = flow->end = 0;
+    flow->staging = {};
+  }
+}
+
+/// Best effort, where the stream is between two segments.
+void TcpEndpoint::tell_peer(Flow& flow, const Status& reason) noexcept {
+  if (flow.goodbye_sent || flow.write_broken || flow.at_end || !flow.at_boundary()) return;
+  SegmentHeader header;
+  header.kind = SegmentKind::kAbort;
+  header.check = static_cast<std::uint32_t>(reason.code());
+  const std::string& text = reason.message();
+  header.segment_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(text.size(), kMaxReasonBytes));
+  std::array<std::byte, kHeaderBytes> head;
+  encode_header(header, head.data());
+  std::array<iovec, 2> pieces{
+      {{head.data(), head.size()}, {const_cast<char*>(text.data()), header.segment_bytes}}};
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  if (::sendmsg(flow.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  // To close a socket with unread bytes is to reset it, which may overtake the reason: they are thrown away.
+  for (int i = 0; i < 4; ++i) {
+    if (::recv(flow.fd.get(), nullptr, 1 << 30, MSG_TRUNC | MSG_DONTWAIT) <= 0) break;
+  }
+}
+
+void TcpEndpoint::on_end(Flow& flow) {
+  if (flow.goodbye_received || flow.goodbye_ahead) return;
+  switch (flow.end_error) {
+    case 0:
+    case ECONNRESET:
+    case EPIPE:
+      return fail(
+          Status::error(Code::kRemoteError, "{}: closed the connection (the process ended?)", peer()));
+    default:
+      return fail(Status::error(Code::kRemoteError, "{}: {} (its link or machine is down?)", peer(),
+                                Status::system(flow.end_error, "the connection broke").message()));
+  }
+}
+
+/// A write has failed, and what the peer had sent has been read.
+void TcpEndpoint::on_broken(Flow& flow) {
+  if (!flow.goodbye_received && !flow.goodbye_ahead) {
+    flow.end_error = flow.write_error;
+    return on_end(flow);
+  }
+  // The peer has left in order. That matters only to messages that it did not take.
+  const bool unsent = std::any_of(flow.out.begin() + static_cast<std::ptrdiff_t>(flow.out_first),
+                                  flow.out.begin() + static_cast<std::ptrdiff_t>(flow.out_count),
+                                  [](const Flow::OutSegment& segment) { return segment.request != nullptr; });
+  if (unsent || !sends_.empty()) {
+    return fail(Status::error(Code::kRemoteError,
+                              "{}: has finished and closed the connection before it took all messages",
+                              peer()));
+  }
+  flow.out_first = flow.out_count = flow.out_written = 0;
+  flow.goodbye_sent = true;
+  peer_left_ = true;
+  check_closed();
+}
+
+void TcpEndpoint::finish() {
+  if (finishing_ || state_ == State::kFailed) return;
+  finishing_ = true;
+  pump(kInlineBudget);
+}
+
+void TcpEndpoint::check_closed() {
+  if (closed_ || !finishing_ || !usable() || !sends_.empty()) return;
+  for (const auto& flow : flows_) {
+    if (!flow->goodbye_sent || flow->has_out()) return;
+  }
+  // When the peer's goodbye has been read, nothing is left unread here, and the kernel delivers the rest
+  // after close. Else a close could reset the connection: wait until the peer's kernel has everything.
+  if (goodbyes_ < flows_.size()) {
+    for (const auto& flow : flows_) {
+      if (!flow->write_broken && unacknowledged(flow->fd.get()) > 0) return core_->ask_tick(kCloseTick);
+    }
+  }
+  closed_ = true;
+  core_->notable = true;
+}
+
+void TcpEndpoint::on_tick(Clock::time_point now) {
+  if (state_ == State::kConnecting) {
+    if (now < opening_deadline_) {
+      return core_->ask_tick(std::chrono::ceil<milliseconds>(opening_deadline_ - now));
+    }
+    return fail(Status::error(Code::kTimeout, "connect to {}: no answer within {} s (ONEBIT_INIT_TIMEOUT)",
+                              peer(), core_->settings.init_timeout.count() / 1000.0));
+  }
+  if (!usable()) return;
+  check_closed();
+  check_links();
+}
+
+void TcpEndpoint::check_links() {
+  const milliseconds limit = core_->settings.link_timeout;
+  for (const auto& flow : flows_) {
+    if (!flow->maybe_unacknowledged) continue;
+    if (unacknowledged(flow->fd.get()) == 0) {
+      flow->maybe_unacknowledged = false;
+      continue;
+    }
+    milliseconds silence{0};
+    if (is_dead(flow->fd.get(), limit, silence)) {
+      return fail(Status::error(Code::kRemoteError,
+                                "{}: no answer for {:.1f} s (its link or machine is down?)", peer(),
+                                static_cast<double>(silence.count()) / 1000));
+    }
+    core_->ask_tick(core_->link_tick);
+  }
+}
+
+}  // namespace onebit::transport

@@ -1,0 +1,148 @@
+// One end of a connection over several flows: its life (connect, finish, fail), its sends, its receives.
+//
+// Sends wait in a queue; segments of its head go to whichever flow can write, so a slow flow takes a smaller
+// share. Receives wait in the order of posting until the next message, in the order of the sender, has their
+// tag; then they are active until all bytes are there. Invariants: a pending request is in exactly one of
+// {send queue, flows' `out`} or {posted, active}; after fail() no request is pending and no socket is open.
+// tcp_endpoint.cc has the life, tcp_send.cc and tcp_receive.cc the two directions. Threads: those of the
+// context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/socket.h"
+#include "base/unique_fd.h"
+#include "transport/tcp/tcp_core.h"
+#include "transport/tcp/tcp_flow.h"
+#include "transport/tcp/tcp_handle.h"
+#include "transport/transport.h"
+
+namespace onebit::transport {
+
+/// Requests in order, linked by Request::next.
+class RequestList {
+ public:
+  bool empty() const noexcept { return first_ == nullptr; }
+  Request* first() const noexcept { return first_; }
+  void push(Request& request) noexcept;
+  void remove(Request& request, Request* previous) noexcept;
+  Request* pop() noexcept;
+
+ private:
+  Request* first_ = nullptr;
+  Request* last_ = nullptr;
+};
+
+class TcpEndpoint final : public Endpoint {
+ public:
+  /// The connecting end.
+  static Result<std::unique_ptr<TcpEndpoint>> connect(std::shared_ptr<TcpCore> core,
+                                                      const SocketAddress& source, const HandleContents& to,
+                                                      std::uint32_t flows, std::span<const std::byte> hello);
+  /// The accepting end, of flows whose handshake is done, in the order of their index.
+  static Result<std::unique_ptr<TcpEndpoint>> accepted(std::shared_ptr<TcpCore> core,
+                                                       const SocketAddress& peer, std::vector<UniqueFd> flows,
+                                                       std::vector<std::byte> hello);
+  ~TcpEndpoint() override;
+
+  State state() const override { return state_; }
+  const Status& status() const override { return status_; }
+  std::string peer() const override { return peer_.to_string(); }
+  std::span<const std::byte> hello() const override { return hello_; }
+  Status send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag, std::uint32_t check,
+              Memory* memory) override;
+  Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
+                 Memory* memory) override;
+  void finish() override;
+  bool closed() const override { return closed_ || state_ == State::kFailed; }
+  void abort(const Status& reason) noexcept override;
+  Counters counters() const override { return counters_; }
+
+  // For Flow and TcpContext.
+  void on_flow_ready(Flow& flow);
+  void on_segment_written(const Flow::OutSegment& segment) noexcept;
+  /// Moves requests that have ended to `completed`.
+  void report(std::vector<Request*>& completed);
+  /// Looks at deadlines, dead links and the end of closing; asks for the next tick where one is needed.
+  void on_tick(Clock::time_point now);
+
+ private:
+  TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer, std::span<const std::byte> hello);
+
+  // Life
+  void advance_opening(Flow& flow);
+  void on_open(Flow& flow);
+  void fail(Status status);
+  void tell_peer(Flow& flow, const Status& reason) noexcept;
+  void close_flows(const Status* reason) noexcept;
+  void fail_requests() noexcept;
+  void end(Request& request, Request::State state) noexcept;
+  void on_broken(Flow& flow);
+  void on_end(Flow& flow);
+  void check_closed();
+  void check_links();
+  bool usable() const noexcept { return state_ == State::kReady || state_ == State::kFinished; }
+  Status check_usable(const Request& request) const;
+
+  // Sends. What send() itself writes, and what one turn in progress() writes, about:
+  static constexpr std::size_t kInlineBudget = 1 << 20;
+  static constexpr std::size_t kTurnBudget = 4 << 20;
+  void pump(std::size_t budget);
+  void fill(Flow& flow);
+  bool write(Flow& flow);
+  void send_goodbyes();
+
+  // Receives
+  void read(Flow& flow);
+  enum class Consumed : std::uint8_t { kAll, kParked, kFailed };
+  Consumed consume(Flow& flow);
+  Consumed take_data(Flow& flow, const SegmentHeader& header);
+  Request* match(const SegmentHeader& header);
+  Request* find_active(std::uint32_t sequence) const noexcept;
+  void park(Flow& flow, const SegmentHeader& header);
+  void unpark() noexcept;
+  void finish_segment(Flow& flow) noexcept;
+  void take_goodbye(Flow& flow, const SegmentHeader& header);
+  void take_abort(const SegmentHeader& header, const std::byte* reason);
+  void read_parked_rest(Flow& flow);
+  void on_finished();
+  void fail_data(std::string_view what);
+
+  std::shared_ptr<TcpCore> core_;
+  SocketAddress peer_;
+  std::vector<std::byte> hello_;
+  State state_ = State::kConnecting;
+  Status status_;
+  Counters counters_;
+  std::vector<std::unique_ptr<Flow>> flows_;
+  RequestList ended_;  ///< with `notify`, not yet reported
+
+  // Opening
+  bootstrap::Key key_{};
+  std::uint64_t id_ = 0;
+  std::size_t open_flows_ = 0;
+  Clock::time_point opening_deadline_ = Clock::time_point::max();
+
+  // Sends
+  RequestList sends_;  ///< with bytes that no flow has yet
+  std::uint32_t next_send_ = 0;
+  std::size_t turn_ = 0;  ///< the flow that is offered the next segments
+  bool finishing_ = false;
+  bool closed_ = false;
+  bool peer_left_ = false;  ///< it has finished and closed its end
+
+  // Receives
+  RequestList posted_;
+  RequestList active_;
+  std::uint32_t next_match_ = 0;  ///< the sequence of the next message that a receive must match
+  std::uint32_t goodbye_sequence_ = 0;
+  std::size_t goodbyes_ = 0;
+};
+
+}  // namespace onebit::transport

@@ -1,0 +1,146 @@
+#include "transport/tcp/tcp_flow.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/tcp/tcp_endpoint.h"
+
+namespace onebit::transport {
+namespace {
+
+/// The most that one read asks for: keeps a fast peer from holding the thread.
+constexpr std::size_t kMaxRead = 1 << 20;
+
+}  // namespace
+
+void Flow::on_ready() {
+  endpoint.on_flow_ready(*this);
+}
+
+Flow::Write Flow::write(std::uint64_t& written) {
+  while (has_out()) {
+    std::array<iovec, 2 * kMaxBatch> pieces;
+    std::size_t count = 0;
+    std::size_t total = 0;
+    std::size_t skip = out_written;
+    for (std::size_t i = out_first; i < out_count; ++i) {
+      OutSegment& segment = out[i];
+      if (skip < kHeaderBytes) {
+        pieces[count++] = {segment.header.data() + skip, kHeaderBytes - skip};
+        total += kHeaderBytes - skip;
+        skip = kHeaderBytes;
+      }
+      const std::size_t payload_skip = skip - kHeaderBytes;
+      if (segment.bytes > payload_skip) {
+        // sendmsg does not write through the pointer.
+        pieces[count++] = {const_cast<std::byte*>(segment.payload) + payload_skip,
+                           segment.bytes - payload_skip};
+        total += segment.bytes - payload_skip;
+      }
+      skip = 0;
+    }
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    const ssize_t put = ::sendmsg(fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (put < 0) {
+      if (errno == EINTR) continue;
+      writable = false;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Write::kBlocked;
+      write_error = errno;
+      write_broken = true;
+      return Write::kBroken;
+    }
+    maybe_unacknowledged = true;
+    written += static_cast<std::uint64_t>(put);
+    std::size_t left = static_cast<std::size_t>(put);
+    while (left > 0) {
+      OutSegment& segment = out[out_first];
+      const std::size_t rest = kHeaderBytes + segment.bytes - out_written;
+      if (left < rest) {
+        out_written += left;
+        break;
+      }
+      left -= rest;
+      out_written = 0;
+      ++out_first;
+      endpoint.on_segment_written(segment);
+    }
+    // The socket took less than was offered: it is full, and an edge will tell when it is not.
+    if (static_cast<std::size_t>(put) < total) {
+      writable = false;
+      return Write::kBlocked;
+    }
+  }
+  out_first = out_count = 0;
+  return Write::kAll;
+}
+
+Flow::Read Flow::read(std::uint64_t& payload_read, std::uint64_t& total_read) {
+  if (staging.empty()) staging.resize(kStagingBytes);
+  if (begin == end) {
+    begin = end = 0;
+  } else if (begin > 0) {  // the start of a header
+    std::memmove(staging.data(), staging.data() + begin, end - begin);
+    end -= begin;
+    begin = 0;
+  }
+  const std::size_t direct = std::min(payload_left, kMaxRead);
+  std::array<iovec, 2> pieces;
+  std::size_t count = 0;
+  if (direct > 0) pieces[count++] = {payload_at, direct};
+  std::size_t wanted = direct;
+  if (direct == payload_left) {
+    pieces[count++] = {staging.data() + end, staging.size() - end};
+    wanted += staging.size() - end;
+  }
+  ssize_t got;
+  do {
+    got = ::readv(fd.get(), pieces.data(), static_cast<int>(count));
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    readable = false;
+    return Read::kNothing;
+  }
+  if (got <= 0) {
+    at_end = true;
+    end_error = got < 0 ? errno : 0;
+    readable = false;
+    return Read::kEnd;
+  }
+  // Less than asked for: the socket is drained, and an edge will tell of more. An end that was already told
+  // has no further edge: then the next read must find it.
+  if (static_cast<std::size_t>(got) < wanted && !hung_up) readable = false;
+  const std::size_t to_payload = std::min(static_cast<std::size_t>(got), direct);
+  payload_at += to_payload;
+  payload_left -= to_payload;
+  payload_read += to_payload;
+  total_read += static_cast<std::uint64_t>(got);
+  end += static_cast<std::size_t>(got) - to_payload;
+  return Read::kSome;
+}
+
+void Flow::read_rest(std::uint64_t& total_read) {
+  constexpr std::size_t kStep = 256 << 10;
+  for (;;) {
+    if (staging.size() - end < kStep) staging.resize(end + kStep);
+    const ssize_t got = ::recv(fd.get(), staging.data() + end, staging.size() - end, MSG_DONTWAIT);
+    if (got > 0) {
+      end += static_cast<std::size_t>(got);
+      total_read += static_cast<std::uint64_t>(got);
+      continue;
+    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    at_end = true;
+    end_error = got < 0 ? errno : 0;
+    readable = false;
+    return;
+  }
+}
+
+}  // namespace onebit::transport

@@ -1,0 +1,86 @@
+// One TCP connection of an endpoint: its socket, what is being written to it, what has been read from it.
+//
+// Sending: up to kMaxBatch segments are committed to a flow at a time and written by gathering. Receiving:
+// a staging buffer takes headers and small payloads; the rest of a large payload is read straight to its
+// destination. A flow whose next header belongs to a message that no receive matches yet is parked: nothing
+// more is read from it. Invariant: bytes on the socket are consumed in order, and `out` is only changed at
+// its end or by what the kernel has taken. Threads: those of the context.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "bootstrap/handshake.h"
+#include "transport/tcp/tcp_poller.h"
+#include "transport/tcp/tcp_wire.h"
+#include "transport/transport.h"
+
+namespace onebit::transport {
+
+class TcpEndpoint;
+
+class Flow final : public Source {
+ public:
+  explicit Flow(TcpEndpoint& owner) : endpoint(owner) {}
+  ~Flow() override = default;
+  void on_ready() override;
+
+  enum class Phase : std::uint8_t { kConnecting, kHandshake, kOpen };
+  struct OutSegment {
+    std::array<std::byte, kHeaderBytes> header;
+    Request* request;  ///< null for a goodbye
+    const std::byte* payload;
+    std::uint32_t bytes;
+  };
+  static constexpr std::size_t kMaxBatch = 16;
+  static constexpr std::size_t kStagingBytes = 16 << 10;
+
+  // Sending
+  bool has_out() const noexcept { return out_first < out_count; }
+  enum class Write : std::uint8_t { kAll, kBlocked, kBroken };
+  /// Writes what is in `out`. `written` grows by what the kernel took; segments that are out are reported to
+  /// the endpoint.
+  Write write(std::uint64_t& written);
+  bool at_boundary() const noexcept { return out_written == 0; }
+
+  // Receiving
+  std::size_t staged() const noexcept { return end - begin; }
+  enum class Read : std::uint8_t { kSome, kNothing, kEnd };
+  /// Reads once from the socket: to the payload's destination, then to the staging buffer.
+  Read read(std::uint64_t& payload_read, std::uint64_t& total_read);
+  /// For a parked flow whose peer is gone: takes all that the kernel still holds, up to the end.
+  void read_rest(std::uint64_t& total_read);
+
+  TcpEndpoint& endpoint;
+  UniqueFd fd;
+  Phase phase = Phase::kConnecting;
+  std::optional<bootstrap::Handshake> handshake;
+
+  std::array<OutSegment, kMaxBatch> out;
+  std::size_t out_first = 0;
+  std::size_t out_count = 0;
+  std::size_t out_written = 0;  ///< of the first one, header included
+  bool goodbye_sent = false;    ///< committed; out when !has_out()
+  bool write_broken = false;
+  int write_error = 0;
+  bool maybe_unacknowledged = false;
+
+  std::vector<std::byte> staging;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  Request* receiving = nullptr;
+  std::byte* payload_at = nullptr;
+  std::size_t payload_left = 0;
+  bool parked = false;
+  SegmentHeader parked_header;
+  bool goodbye_received = false;
+  bool goodbye_ahead = false;  ///< read but still behind parked data
+  bool at_end = false;         ///< nothing more comes from the socket
+  int end_error = 0;           ///< errno of the end, 0 for an orderly one
+};
+
+}  // namespace onebit::transport

@@ -1,0 +1,89 @@
+#include "transport/tcp/tcp_handle.h"
+
+#include <arpa/inet.h>
+
+#include <cstring>
+
+#include "transport/tcp/tcp_wire.h"
+
+namespace onebit::transport {
+namespace {
+
+constexpr std::uint32_t kHandleMagic = 0x31504354;  // "TCP1"
+constexpr std::size_t kOpeningFixed = 14;
+
+}  // namespace
+
+// magic u32 | family u16 (4 or 6) | port u16 | scope u32 | address 16 | key 32
+Handle encode_handle(const HandleContents& contents) {
+  Handle handle;
+  std::byte* to = handle.bytes.data();
+  const bool v4 = contents.address.family() == AF_INET;
+  wire::store(to, kHandleMagic);
+  wire::store<std::uint16_t>(to + 4, v4 ? 4 : 6);
+  wire::store(to + 6, contents.address.port());
+  if (v4) {
+    std::memcpy(to + 12, &reinterpret_cast<const sockaddr_in*>(contents.address.data())->sin_addr, 4);
+  } else {
+    const auto* address = reinterpret_cast<const sockaddr_in6*>(contents.address.data());
+    wire::store(to + 8, address->sin6_scope_id);
+    std::memcpy(to + 12, &address->sin6_addr, 16);
+  }
+  std::memcpy(to + 28, contents.key.data(), contents.key.size());
+  return handle;
+}
+
+Result<HandleContents> decode_handle(const Handle& handle) {
+  const std::byte* from = handle.bytes.data();
+  const auto family = wire::load<std::uint16_t>(from + 4);
+  const auto port = wire::load<std::uint16_t>(from + 6);
+  if (wire::load<std::uint32_t>(from) != kHandleMagic || (family != 4 && family != 6) || port == 0) {
+    return Status(Code::kInvalidArgument,
+                  "the handle to connect to was not made by the TCP transport of this version of onebit");
+  }
+  HandleContents contents;
+  if (family == 4) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    std::memcpy(&address.sin_addr, from + 12, 4);
+    contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  } else {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    address.sin6_scope_id = wire::load<std::uint32_t>(from + 8);
+    std::memcpy(&address.sin6_addr, from + 12, 16);
+    contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  std::memcpy(contents.key.data(), from + 28, contents.key.size());
+  return contents;
+}
+
+std::vector<std::byte> encode_opening(const FlowOpening& opening) {
+  std::vector<std::byte> bytes(kOpeningFixed + opening.hello.size());
+  wire::store(bytes.data(), opening.endpoint_id);
+  wire::store(bytes.data() + 8, opening.index);
+  wire::store(bytes.data() + 10, opening.count);
+  wire::store(bytes.data() + 12, static_cast<std::uint16_t>(opening.hello.size()));
+  if (!opening.hello.empty()) {
+    std::memcpy(bytes.data() + kOpeningFixed, opening.hello.data(), opening.hello.size());
+  }
+  return bytes;
+}
+
+Result<FlowOpening> decode_opening(std::span<const std::byte> bytes) {
+  const Status bad(Code::kDataError, "the opening of a flow is malformed");
+  if (bytes.size() < kOpeningFixed) return bad;
+  FlowOpening opening;
+  opening.endpoint_id = wire::load<std::uint64_t>(bytes.data());
+  opening.index = wire::load<std::uint16_t>(bytes.data() + 8);
+  opening.count = wire::load<std::uint16_t>(bytes.data() + 10);
+  const auto hello = wire::load<std::uint16_t>(bytes.data() + 12);
+  if (hello > kMaxHello || bytes.size() != kOpeningFixed + hello) return bad;
+  if (opening.count == 0 || opening.count > kMaxFlows || opening.index >= opening.count) return bad;
+  opening.hello.assign(bytes.begin() + kOpeningFixed, bytes.end());
+  return opening;
+}
+
+}  // namespace onebit::transport

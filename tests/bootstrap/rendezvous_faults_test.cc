@@ -1,0 +1,421 @@
+// The rendezvous under strangers, wrong ranks, missing ranks, dying ranks and limits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bootstrap/joining.h"
+#include "bootstrap/member.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/stream.h"
+#include "ranks.h"
+
+namespace onebit::bootstrap {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::string_literals;
+using namespace std::string_view_literals;
+
+Status join_and_gather(const Launch& launch, const Settings& settings) {
+  ONEBIT_ASSIGN_OR_RETURN(const auto rendezvous, Rendezvous::join(launch, settings));
+  return gather_and_check(*rendezvous, 0);
+}
+
+/// The key of jobs by launcher without secret and job id.
+Key public_key() {
+  return derive_key("", "onebit rendezvous without a secret");
+}
+
+/// Rank `rank` up to the point where rank 0 has taken it in; the connection is all there is of it.
+Result<Connected> half_a_rank(int rank, int world_size, std::uint16_t port) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+  Status last;
+  while (!deadline.passed()) {
+    bool final = false;
+    auto joined = try_join(loopback(port), SocketAddress(), public_key(),
+                           this_member(rank, world_size, "", std::chrono::seconds(60)), milliseconds(5000),
+                           deadline, final);
+    if (joined.ok()) return joined;
+    last = joined.status();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return last;
+}
+
+/// Rank 0 in a thread of its own, while the test does something to its port.
+class RankZero {
+ public:
+  RankZero(int world_size, std::uint16_t port, const Settings& settings)
+      : thread_([=, this] { status_ = join_and_gather(launch_of(0, world_size, port), settings); }) {}
+  ~RankZero() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const Status& wait() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  Status status_;
+  std::thread thread_;
+};
+
+TEST(Strangers, OfAnyKindNeitherJoinNorDelayNorBreakTheJob) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(3, port, plenty());
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(stranger(port));
+  const UniqueFd http = stranger(port, "GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
+  const UniqueFd tls = stranger(port, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv);
+  const UniqueFd garbage = stranger(port, std::string(100'000, 'x'));
+  const UniqueFd half_a_hello = stranger(port, "\xB1onebit\n\x01"sv);
+  reset_connection(stranger(port));
+  reset_connection(stranger(port, "\xB1onebit\n"));
+  stranger(port).reset();
+  EXPECT_EQ("", all_that_comes(http.get())) << "closed without a word";
+  EXPECT_EQ("", all_that_comes(tls.get()));
+
+  expect_all_ok(
+      run_ranks({1, 2}, [&](int rank) { return join_and_gather(launch_of(rank, 3, port), plenty()); }));
+  EXPECT_TRUE(rank_zero.wait().ok());
+  EXPECT_EQ("", all_that_comes(silent.back().get())) << "rank 0 has closed them all";
+}
+
+TEST(Strangers, SilentOnesAreClosedAfterAFewSeconds) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(2, port, plenty());
+  const UniqueFd silent = stranger(port);
+  const UniqueFd slow = stranger(port, "\xB1one");
+  EXPECT_EQ("", all_that_comes(silent.get()));
+  EXPECT_EQ("", all_that_comes(slow.get()));
+  EXPECT_TRUE(join_and_gather(launch_of(1, 2, port), plenty()).ok());
+  EXPECT_TRUE(rank_zero.wait().ok());
+}
+
+TEST(Strangers, AFloodOfThemDuringTheJoinIsSurvived) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(4, port, plenty());
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> flood;
+  for (int i = 0; i < 2; ++i) {
+    flood.emplace_back([&] {
+      std::vector<UniqueFd> held;
+      while (!stop) {
+        auto fd = start_connect(loopback(port), SocketAddress());
+        if (fd.ok()) held.push_back(std::move(*fd));
+        if (held.size() > 300) held.erase(held.begin(), held.begin() + 150);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+  }
+  expect_all_ok(run_ranks({1, 2, 3}, [&](int rank) {
+    std::this_thread::sleep_for(milliseconds(300));
+    return join_and_gather(launch_of(rank, 4, port), plenty());
+  }));
+  stop = true;
+  for (std::thread& thread : flood) thread.join();
+  EXPECT_TRUE(rank_zero.wait().ok());
+}
+
+TEST(Strangers, AServiceOnTheMastersPortIsNamedAfterTheDeadline) {
+  const auto listener = listen_on(loopback(), {});
+  ASSERT_TRUE(listener.ok());
+  const std::uint16_t port = local_address(listener->get())->port();
+  std::atomic<bool> stop = false;
+  std::thread service([&] {
+    std::vector<UniqueFd> held;
+    while (!stop) {
+      auto fd = accept_from(listener->get(), nullptr);
+      if (fd.ok() && *fd) {
+        ::send(fd->get(), "HTTP/1.1 400 Bad Request\r\n", 26, MSG_NOSIGNAL);
+        held.push_back(std::move(*fd));
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  const auto results = run_ranks({0, 1}, [&](int rank) {
+    return join_and_gather(launch_of(rank, 2, port), patience(milliseconds(600)));
+  });
+  stop = true;
+  service.join();
+  EXPECT_THAT(results[0].message(), AllOf(HasSubstr("ONEBIT_MASTER_PORT"), HasSubstr("in use")));
+  EXPECT_EQ(Code::kTimeout, results[1].code());
+  EXPECT_THAT(results[1].message(), AllOf(HasSubstr("not onebit's protocol"), HasSubstr(std::to_string(port)),
+                                          HasSubstr("MASTER_ADDR")));
+}
+
+TEST(Strangers, RanksOfAnotherJobAreTurnedAwayAndTheJobGoesOn) {
+  for (const std::string secret : {"", "a shared secret"}) {
+    const std::uint16_t port = free_port();
+    Settings settings = plenty();
+    settings.secret = secret;
+    std::thread other([&] {
+      Settings impatient = settings;
+      impatient.init_timeout = milliseconds(800);
+      Launch launch = launch_of(1, 2, port);
+      launch.job_id = "other";
+      const Status status = join_and_gather(launch, impatient);
+      EXPECT_THAT(status.message(), HasSubstr("another job")) << status.message();
+      EXPECT_THAT(status.message(), HasSubstr(std::to_string(port)));
+    });
+    const auto results = run_ranks(up_to(2), [&](int rank) {
+      if (rank == 1) std::this_thread::sleep_for(milliseconds(900));
+      return join_and_gather(launch_of(rank, 2, port), settings);
+    });
+    other.join();
+    expect_all_ok(results);
+  }
+}
+
+TEST(Strangers, ARankWithAnotherSecretGetsAClearErrorAndRankZeroNamesItAsTheReason) {
+  const std::uint16_t port = free_port();
+  const auto results = run_ranks(up_to(2), [&](int rank) {
+    Settings settings = patience(milliseconds(rank == 0 ? 5000 : 30'000));
+    settings.secret = rank == 0 ? "right" : "wrong";
+    return join_and_gather(launch_of(rank, 2, port), settings);
+  });
+  EXPECT_EQ(Code::kInvalidUsage, results[1].code()) << "well before its deadline";
+  EXPECT_THAT(results[1].message(), AllOf(HasSubstr("another secret"), HasSubstr("ONEBIT_SECRET")));
+  EXPECT_EQ(Code::kTimeout, results[0].code());
+  EXPECT_THAT(results[0].message(), AllOf(HasSubstr("missing is rank 1"), HasSubstr("another secret")));
+}
+
+TEST(Strangers, AnOldReleaseIsToldTheVersionsAndTheJobGoesOn) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(2, port, plenty());
+  const UniqueFd old = stranger(port, "\xB1onebit\n"s + "\0\0\x01\x01"s + std::string(32, 'n'));
+  const std::string answer = all_that_comes(old.get());
+  ASSERT_EQ(12U, answer.size());
+  EXPECT_EQ("\xB1onebit\n"s + static_cast<char>(kHandshakeVersion), answer.substr(0, 9));
+  EXPECT_TRUE(join_and_gather(launch_of(1, 2, port), plenty()).ok());
+  EXPECT_TRUE(rank_zero.wait().ok());
+}
+
+TEST(WrongRanks, AnotherReleaseOfTheLibraryIsRefusedWithBothVersions) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(2, port, plenty());
+  stranger(port).reset();  // waits for the port
+  Member member = this_member(1, 2, "", std::chrono::seconds(60));
+  const std::string ours = member.version;
+  member.version = "9.9.9";
+  bool final = false;
+  const auto refused = try_join(loopback(port), SocketAddress(), public_key(), member, milliseconds(5000),
+                                Deadline::after(std::chrono::seconds(20)), final);
+  EXPECT_TRUE(final);
+  EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("onebit 9.9.9"), HasSubstr(ours)));
+  EXPECT_TRUE(join_and_gather(launch_of(1, 2, port), plenty()).ok());
+  EXPECT_TRUE(rank_zero.wait().ok());
+}
+
+TEST(WrongRanks, AnotherWorldSizeIsRefusedWithBothNumbers) {
+  const std::uint16_t port = free_port();
+  const auto results = run_ranks(up_to(2), [&](int rank) {
+    return join_and_gather(launch_of(rank, rank == 0 ? 2 : 4, port), patience(milliseconds(2500)));
+  });
+  EXPECT_EQ(Code::kInvalidUsage, results[1].code());
+  EXPECT_THAT(results[1].message(), AllOf(HasSubstr("the job has 4 ranks"), HasSubstr("rank 0 says 2")));
+  EXPECT_THAT(results[0].message(), AllOf(HasSubstr("missing is rank 1"), HasSubstr("4 ranks")));
+}
+
+TEST(WrongRanks, NumbersOutsideTheJobAreRefusedBeforeAnythingIsSent) {
+  const auto id = create_unique_id(plenty());
+  ASSERT_TRUE(id.ok());
+  for (const auto& [rank, size] :
+       std::vector<std::pair<int, int>>{{-1, 2}, {2, 2}, {0, 0}, {0, -3}, {0, 1 << 20}}) {
+    EXPECT_EQ(Code::kInvalidArgument, Rendezvous::join(launch_of(rank, size, 1), plenty()).status().code());
+    EXPECT_EQ(Code::kInvalidArgument, Rendezvous::join(*id, rank, size, plenty()).status().code());
+  }
+}
+
+TEST(WrongRanks, ARankThatClaimsANumberOutsideTheJobIsRefused) {
+  const std::uint16_t port = free_port();
+  RankZero rank_zero(2, port, plenty());
+  stranger(port).reset();
+  Member member = this_member(7, 2, "", std::chrono::seconds(60));
+  bool final = false;
+  const auto refused = try_join(loopback(port), SocketAddress(), public_key(), member, milliseconds(5000),
+                                Deadline::after(std::chrono::seconds(20)), final);
+  EXPECT_TRUE(final);
+  EXPECT_THAT(refused.status().message(), HasSubstr("says that it is rank 7, but the job has 2 ranks"));
+  EXPECT_TRUE(join_and_gather(launch_of(1, 2, port), plenty()).ok());
+  EXPECT_TRUE(rank_zero.wait().ok());
+}
+
+TEST(WrongRanks, TwoWithOneNumberFailTheJobAtOnceAndAllAreTold) {
+  const auto id = create_unique_id(plenty());
+  ASSERT_TRUE(id.ok());
+  const auto results =
+      run_ranks({0, 1, 2, 2}, [&](int rank) { return Rendezvous::join(*id, rank, 5, plenty()).status(); });
+  for (const Status& status : results) {
+    EXPECT_EQ(Code::kInvalidUsage, status.code()) << status.message();
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("two processes claim to be rank 2"),
+                                        HasSubstr(fmt::format("pid {}", ::getpid()))));
+  }
+}
+
+TEST(WrongRanks, TwoRankZerosFailBoth) {
+  const std::uint16_t port = free_port();
+  const auto results =
+      run_ranks({0, 0}, [&](int rank) { return join_and_gather(launch_of(rank, 3, port), plenty()); });
+  for (const Status& status : results) {
+    EXPECT_EQ(Code::kInvalidUsage, status.code()) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("two processes claim to be rank 0"));
+  }
+}
+
+TEST(MissingRanks, AreNamedToAllThatWait) {
+  const std::uint16_t port = free_port();
+  const auto results = run_ranks({0, 1, 3, 7}, [&](int rank) {
+    return join_and_gather(launch_of(rank, 8, port), patience(milliseconds(rank == 3 ? 800 : 20'000)));
+  });
+  for (const Status& status : results) {
+    EXPECT_EQ(Code::kTimeout, status.code());
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("4 of 8 ranks"), HasSubstr("missing are ranks 2, 4-6"),
+                                        HasSubstr("here are 0-1, 3, 7 ("), HasSubstr(std::to_string(port))));
+  }
+}
+
+TEST(MissingRanks, AMasterThatIsNotThereIsNamedWithTheReason) {
+  const std::uint16_t port = free_port();
+  const Status status = join_and_gather(launch_of(1, 2, port), patience(milliseconds(500)));
+  EXPECT_EQ(Code::kTimeout, status.code());
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(fmt::format("127.0.0.1:{}", port)), HasSubstr("Connection refused"),
+                    HasSubstr("ONEBIT_INIT_TIMEOUT"), HasSubstr("firewall")));
+
+  const auto id = create_unique_id(plenty());
+  ASSERT_TRUE(id.ok());
+  take_listeners(*id);
+  const Status by_id = Rendezvous::join(*id, 1, 2, patience(milliseconds(500))).status();
+  EXPECT_THAT(by_id.message(), AllOf(HasSubstr("unique id"), HasSubstr("Connection refused")));
+}
+
+TEST(MissingRanks, ARankZeroThatIsBusyElsewhereIsSilentNotRefused) {
+  const auto id = create_unique_id(plenty());  // listens, and nobody accepts
+  ASSERT_TRUE(id.ok());
+  const Status status = Rendezvous::join(*id, 1, 2, patience(milliseconds(500))).status();
+  EXPECT_THAT(status.message(), HasSubstr("does not answer"));
+}
+
+TEST(DyingRanks, ARankKilledDuringSetUpIsNamedToAll) {
+  const std::uint16_t port = free_port();
+  std::array<int, 2> report{};
+  ASSERT_EQ(0, ::pipe(report.data()));
+  const pid_t child = ::fork();  // before there are threads
+  if (child == 0) {
+    const auto joined = half_a_rank(1, 4, port);
+    const char done = joined.ok() ? 1 : 0;
+    if (::write(report[1], &done, 1) != 1) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  std::thread killer([&] {
+    char done = 0;
+    EXPECT_EQ(1, ::read(report[0], &done, 1));
+    EXPECT_EQ(1, done);
+    std::this_thread::sleep_for(milliseconds(300));  // so that rank 2 has come as well
+    ::kill(child, SIGKILL);
+  });
+  const auto results =
+      run_ranks({0, 2}, [&](int rank) { return join_and_gather(launch_of(rank, 4, port), plenty()); });
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+  ::close(report[0]);
+  ::close(report[1]);
+  EXPECT_EQ(Code::kRemoteError, results[0].code());
+  EXPECT_THAT(results[0].message(),
+              AllOf(HasSubstr("rank 1 at 127.0.0.1 ("), HasSubstr(fmt::format("pid {})", child)),
+                    HasSubstr("failed during set-up")));
+  EXPECT_EQ(results[0].message(), results[1].message());
+}
+
+TEST(DyingRanks, ARankZeroThatDiesDuringSetUpIsNamed) {
+  const std::uint16_t port = free_port();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(join_and_gather(launch_of(0, 3, port), plenty()).ok() ? 0 : 1);
+  std::thread killer([&] {
+    const auto joined = half_a_rank(2, 3, port);
+    std::this_thread::sleep_for(milliseconds(300));
+    ::kill(child, SIGKILL);
+  });
+  const Status status = join_and_gather(launch_of(1, 3, port), plenty());
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(Code::kRemoteError, status.code());
+  EXPECT_THAT(status.message(), HasSubstr("rank 0 at 127.0.0.1"));
+}
+
+TEST(LyingRanks, AMessageOutOfTurnOrOfAGiantLengthFailsTheJobWithTheRanksName) {
+  for (const std::string_view message :
+       {"\x03\0\0\0\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F"sv, "\x03\0\0\0\0\0\0\0\0\0\0\0"sv,
+        "\x63\0\0\0\0\0\0\0\0\0\0\0"sv, "\x02\0\0\0\x01\0\0\0\0\0\0\0\xFF"sv}) {
+    const std::uint16_t port = free_port();
+    RankZero rank_zero(3, port, plenty());
+    const auto liar = half_a_rank(1, 3, port);
+    ASSERT_TRUE(liar.ok()) << liar.status().message();
+    ::send(liar->fd.get(), message.data(), message.size(), MSG_NOSIGNAL);
+    const Status& status = rank_zero.wait();
+    EXPECT_EQ(Code::kDataError, status.code()) << status.message();
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 at 127.0.0.1"));
+  }
+}
+
+/// Runs `body` in a child process with RLIMIT_NOFILE of 64; the child's exit status.
+int in_a_child_with_few_descriptors(const std::function<Status()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few{64, 64};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const Status status = body();
+    if (!status.ok()) std::fprintf(stderr, "child: %s\n", status.message().c_str());
+    ::_exit(status.ok() ? 0 : 1);
+  }
+  return child;
+}
+
+TEST(Limits, WithFewFileDescriptorsStrangersDoNotKeepRanksOut) {
+  const std::uint16_t port = free_port();
+  const pid_t child =
+      in_a_child_with_few_descriptors([&] { return join_and_gather(launch_of(0, 20, port), plenty()); });
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(stranger(port));
+  std::vector<int> others = up_to(20);
+  others.erase(others.begin());
+  expect_all_ok(
+      run_ranks(others, [&](int rank) { return join_and_gather(launch_of(rank, 20, port), plenty()); }));
+  int status = 0;
+  ASSERT_EQ(child, ::waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+}
+
+TEST(Limits, MoreRanksThanFileDescriptorsIsAnErrorThatNamesTheLimitToAll) {
+  const std::uint16_t port = free_port();
+  const pid_t child = in_a_child_with_few_descriptors([&]() -> Status {
+    const Status status = join_and_gather(launch_of(0, 100, port), plenty());
+    if (status.message().find("RLIMIT_NOFILE") != std::string::npos) return Status();
+    return Status::error(Code::kInternalError, "expected the limit, got: {}", status.message());
+  });
+  std::vector<int> others = up_to(80);
+  others.erase(others.begin());
+  const auto results = run_ranks(others, [&](int rank) {
+    return join_and_gather(launch_of(rank, 100, port), patience(milliseconds(4000)));
+  });
+  int told = 0;
+  for (const Status& status : results) {
+    EXPECT_FALSE(status.ok());
+    if (status.message().find("RLIMIT_NOFILE") != std::string::npos) ++told;
+  }
+  EXPECT_GT(told, 30) << "all that had come";
+  int status = 0;
+  ASSERT_EQ(child, ::waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+}
+
+}  // namespace
+}  // namespace onebit::bootstrap

@@ -1,0 +1,483 @@
+// What every transport must do: messages of all sizes, both ways, many at once, tags, back-pressure, misuse,
+// orderly ends and aborts. One thread drives both ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "transport_pair.h"
+
+namespace onebit::transport::test {
+namespace {
+
+using State = Endpoint::State;
+using std::chrono::milliseconds;
+
+class TransportContract : public testing::TestWithParam<Variant> {
+ protected:
+  static bool small_buffers() { return GetParam().settings.tcp_sndbuf != 0; }
+  /// Sends `bytes` from one end to the other and compares.
+  static void transfer(Pair& pair, Endpoint& from, Endpoint& to, std::size_t bytes, std::uint32_t seed) {
+    const auto sent = pattern(bytes, seed);
+    std::vector<std::byte> received(bytes + 1, std::byte{0x5A});
+    Request send;
+    Request receive;
+    ASSERT_TRUE(to.receive(receive, received.data(), bytes, 7, seed).ok());
+    ASSERT_TRUE(from.send(send, sent.data(), bytes, 7, seed).ok());
+    ASSERT_TRUE(pair.drive([&] { return has_ended(send) && has_ended(receive); }));
+    ASSERT_TRUE(is_done(send) && is_done(receive)) << from.status().message() << to.status().message();
+    EXPECT_EQ(receive.bytes, bytes);
+    EXPECT_EQ(send.bytes, bytes);
+    EXPECT_TRUE(std::equal(sent.begin(), sent.end(), received.begin()));
+    EXPECT_EQ(received.back(), std::byte{0x5A}) << "written beyond the message";
+  }
+};
+
+TEST_P(TransportContract, CarriesMessagesOfEverySizeBothWays) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::uint32_t seed = 1;
+  for (const std::size_t bytes :
+       {0UL, 1UL, 39UL, 4099UL, 65535UL, 65536UL, 65537UL, 262145UL, 1UL << 20, largest}) {
+    SCOPED_TRACE(bytes);
+    transfer(pair, *pair.a, *pair.b, bytes, seed++);
+    transfer(pair, *pair.b, *pair.a, bytes, seed++);
+  }
+}
+
+TEST_P(TransportContract, HandsTheHelloToTheAcceptor) {
+  const auto hello = pattern(64, 3);
+  Pair pair(GetParam(), hello);
+  ASSERT_TRUE(pair.connected());
+  EXPECT_THAT(pair.b->hello(), testing::ElementsAreArray(hello));
+  EXPECT_THAT(pair.a->hello(), testing::ElementsAreArray(hello));
+  EXPECT_THAT(pair.a->peer(), testing::HasSubstr("127.0.0.1:"));
+}
+
+TEST_P(TransportContract, CarriesBothDirectionsAtOnce) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  constexpr std::size_t kBytes = 5'000'011;
+  const auto from_a = pattern(kBytes, 1);
+  const auto from_b = pattern(kBytes, 2);
+  std::vector<std::byte> at_a(kBytes);
+  std::vector<std::byte> at_b(kBytes);
+  std::array<Request, 4> requests;
+  ASSERT_TRUE(pair.a->send(requests[0], from_a.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.b->send(requests[1], from_b.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.a->receive(requests[2], at_a.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.b->receive(requests[3], at_b.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return std::all_of(requests.begin(), requests.end(), has_ended); }));
+  EXPECT_TRUE(std::all_of(requests.begin(), requests.end(), is_done));
+  EXPECT_EQ(at_a, from_b);
+  EXPECT_EQ(at_b, from_a);
+}
+
+TEST_P(TransportContract, KeepsManyRequestsInFlightTestedInAnyOrder) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  constexpr std::size_t kCount = 32 * 8;
+  std::mt19937 random(11);
+  std::vector<std::vector<std::byte>> sent;
+  std::vector<std::vector<std::byte>> received;
+  std::vector<Request> sends(kCount);
+  std::vector<Request> receives(kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    sent.push_back(pattern(random() % 5 == 0 ? random() % 400'000 : random() % 3000, i));
+    received.emplace_back(400'000);
+  }
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(pair.b->receive(receives[i], received[i].data(), received[i].size(), i % 8, 9).ok());
+    ASSERT_TRUE(pair.a->send(sends[i], sent[i].data(), sent[i].size(), i % 8, 9).ok());
+  }
+  std::vector<std::size_t> order(kCount);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), random);
+  for (const std::size_t i : order) {
+    ASSERT_TRUE(pair.drive([&] { return has_ended(receives[i]) && has_ended(sends[i]); }));
+    ASSERT_TRUE(is_done(receives[i]) && is_done(sends[i]));
+    received[i].resize(receives[i].bytes);
+    EXPECT_EQ(received[i], sent[i]) << i;
+  }
+}
+
+TEST_P(TransportContract, MatchesByTagAndInOrderWithinATag) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::uint32_t, 4> values{1, 2, 3, 4};
+  std::array<std::uint32_t, 4> at_b{};
+  std::array<Request, 4> sends;
+  std::array<Request, 4> receives;
+  // Tags on the wire: 5, 6, 5, 6. Receives are posted 6, 6, 5, 5.
+  for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(pair.a->send(sends[i], &values[i], 4, 5 + i % 2, 0).ok());
+  for (std::size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(pair.b->receive(receives[i], &at_b[i], 4, i < 2 ? 6 : 5, 0).ok());
+  }
+  ASSERT_TRUE(pair.drive([&] { return std::all_of(receives.begin(), receives.end(), has_ended); }));
+  EXPECT_THAT(at_b, testing::ElementsAre(2, 4, 1, 3));
+}
+
+TEST_P(TransportContract, AMessageWithoutAReceiveHoldsThoseBehindIt) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  const std::uint32_t first = 1;
+  const std::uint32_t second = 2;
+  std::uint32_t at_first = 0;
+  std::uint32_t at_second = 0;
+  std::array<Request, 4> requests;
+  ASSERT_TRUE(pair.b->receive(requests[0], &at_second, 4, 2, 0).ok());
+  ASSERT_TRUE(pair.a->send(requests[1], &first, 4, 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(requests[2], &second, 4, 2, 0).ok());
+  EXPECT_FALSE(pair.drive([&] { return has_ended(requests[0]); }, milliseconds(100)));
+  ASSERT_TRUE(pair.b->receive(requests[3], &at_first, 4, 1, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return has_ended(requests[0]) && has_ended(requests[3]); }));
+  EXPECT_EQ(at_first, 1U);
+  EXPECT_EQ(at_second, 2U);
+}
+
+TEST_P(TransportContract, LateReceivesPushBackAndLoseNothing) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  const std::size_t bytes = small_buffers() ? 4UL << 20 : 64UL << 20;  // far more than kernel buffers hold
+  const auto sent = pattern(bytes, 1);
+  std::array<Request, 2> requests;
+  ASSERT_TRUE(pair.a->send(requests[0], sent.data(), bytes, 1, 0).ok());
+  EXPECT_FALSE(pair.drive([&] { return has_ended(requests[0]); }, milliseconds(300)));
+  EXPECT_LT(pair.b->counters().wire_received, 1U << 20) << "read without a place to put it";
+  std::vector<std::byte> received(bytes);
+  ASSERT_TRUE(pair.b->receive(requests[1], received.data(), bytes, 1, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return has_ended(requests[0]) && has_ended(requests[1]); }));
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(TransportContract, ReportsRequestsWithNotifyOnce) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  Request send;
+  Request silent;
+  send.notify = true;
+  std::array<Request, 2> receives;
+  receives[0].notify = true;
+  ASSERT_TRUE(pair.b->receive(receives[0], bytes.data(), 8, 1, 0).ok());
+  ASSERT_TRUE(pair.b->receive(receives[1], bytes.data(), 8, 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(send, bytes.data(), 8, 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(silent, bytes.data(), 8, 1, 0).ok());
+  std::vector<Request*> completed_a;
+  std::vector<Request*> completed_b;
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  while (!has_ended(receives[1]) && !deadline.passed()) {
+    ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed_a).ok());
+    ASSERT_TRUE(pair.context_b->progress(milliseconds(0), completed_b).ok());
+  }
+  EXPECT_THAT(completed_a, testing::ElementsAre(&send));
+  EXPECT_THAT(completed_b, testing::ElementsAre(&receives[0]));
+}
+
+TEST_P(TransportContract, CountsPayloadAndWireBytes) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  transfer(pair, *pair.a, *pair.b, 1'000'000, 1);
+  const Counters sent = pair.a->counters();
+  const Counters received = pair.b->counters();
+  EXPECT_EQ(sent.payload_sent, 1'000'000U);
+  EXPECT_EQ(received.payload_received, 1'000'000U);
+  EXPECT_EQ(sent.wire_sent, received.wire_received);
+  EXPECT_GT(sent.wire_sent, sent.payload_sent);
+  EXPECT_LT(sent.wire_sent, sent.payload_sent + 1000);
+}
+
+TEST_P(TransportContract, AMessageLongerThanItsReceiveFailsBothEndsAndSaysWhy) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 100> bytes{};
+  std::array<Request, 2> requests;
+  ASSERT_TRUE(pair.b->receive(requests[0], bytes.data(), 50, 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(requests[1], bytes.data(), 100, 1, 0).ok());
+  ASSERT_TRUE(
+      pair.drive([&] { return pair.b->state() == State::kFailed && pair.a->state() == State::kFailed; }));
+  EXPECT_TRUE(is_failed(requests[0]));
+  EXPECT_EQ(pair.b->status().code(), Code::kInvalidUsage);
+  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("100 bytes"));
+  EXPECT_EQ(pair.a->status().code(), Code::kRemoteError);
+  EXPECT_THAT(pair.a->status().message(), testing::HasSubstr("100 bytes"));
+  EXPECT_EQ(pair.context_b->failed(), pair.b.get());
+}
+
+TEST_P(TransportContract, AnotherCheckWordFails) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  std::array<Request, 2> requests;
+  ASSERT_TRUE(pair.b->receive(requests[0], bytes.data(), 8, 1, 0x11).ok());
+  ASSERT_TRUE(pair.a->send(requests[1], bytes.data(), 8, 1, 0x22).ok());
+  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
+  EXPECT_EQ(pair.b->status().code(), Code::kInvalidUsage);
+  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("0x22"));
+}
+
+TEST_P(TransportContract, RefusesMisuseWithoutHarm) {
+  const Variant& variant = GetParam();
+  Pair pair(variant);
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  Request receive;
+  ASSERT_TRUE(pair.b->receive(receive, bytes.data(), 8, 1, 0).ok());
+  EXPECT_EQ(pair.b->receive(receive, bytes.data(), 8, 1, 0).code(), Code::kInvalidUsage);
+  EXPECT_EQ(pair.context_a->listen(99).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(pair.context_a->connect(0, Handle{}, {}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(pair.context_a->connect(0, pair.listener->handle(), pattern(65, 1)).status().code(),
+            Code::kInvalidArgument);
+  auto early = pair.context_a->connect(0, pair.listener->handle(), {});
+  ASSERT_TRUE(early.ok());
+  Request request;
+  EXPECT_EQ((*early)->send(request, bytes.data(), 8, 1, 0).code(), Code::kInvalidUsage);
+  transfer(pair, *pair.a, *pair.b, 8, 0);
+}
+
+TEST_P(TransportContract, FinishLetsEverythingArriveFirst) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  constexpr std::size_t kBytes = 3'000'000;
+  const auto sent = pattern(kBytes, 5);
+  std::vector<std::byte> received(kBytes);
+  std::array<Request, 4> requests;
+  const std::uint32_t last = 77;
+  std::uint32_t at_last = 0;
+  ASSERT_TRUE(pair.a->send(requests[0], sent.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(requests[1], &last, 4, 2, 0).ok());
+  pair.a->finish();
+  EXPECT_EQ(pair.a->send(requests[2], &last, 4, 2, 0).code(), Code::kInvalidUsage);
+  EXPECT_FALSE(pair.a->closed());
+  ASSERT_TRUE(pair.b->receive(requests[2], received.data(), kBytes, 1, 0).ok());
+  ASSERT_TRUE(pair.b->receive(requests[3], &at_last, 4, 2, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFinished && pair.a->closed(); }));
+  EXPECT_TRUE(is_done(requests[2]) && is_done(requests[3]));
+  EXPECT_EQ(received, sent);
+  EXPECT_EQ(at_last, 77U);
+  EXPECT_EQ(pair.b->receive(requests[3], &at_last, 4, 2, 0).code(), Code::kRemoteError);
+  pair.a.reset();
+  pair.b->finish();
+  EXPECT_TRUE(pair.drive([&] { return pair.b->closed(); }));
+  EXPECT_EQ(pair.b->state(), State::kFinished);
+  EXPECT_EQ(pair.context_b->failed(), nullptr);
+}
+
+TEST_P(TransportContract, WhatWasSentBeforeAPeerLeftIsThereForLateReceives) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  constexpr std::size_t kCount = 20;
+  constexpr std::size_t kBytes = 5000;
+  std::vector<Request> sends(kCount);
+  const auto sent = pattern(kBytes, 5);
+  for (Request& send : sends) ASSERT_TRUE(pair.a->send(send, sent.data(), kBytes, 1, 0).ok());
+  pair.a->finish();
+  ASSERT_TRUE(drive({pair.context_a.get()}, [&] { return pair.a->closed(); }));
+  pair.a.reset();
+  EXPECT_FALSE(drive(
+      {pair.context_b.get()}, [&] { return pair.b->state() != State::kReady; }, milliseconds(100)))
+      << pair.b->status().message();
+  for (std::size_t i = 0; i < kCount; ++i) {
+    std::vector<std::byte> received(kBytes);
+    Request receive;
+    ASSERT_TRUE(pair.b->receive(receive, received.data(), kBytes, 1, 0).ok());
+    ASSERT_TRUE(drive({pair.context_b.get()}, [&] { return has_ended(receive); }));
+    ASSERT_TRUE(is_done(receive)) << pair.b->status().message();
+    EXPECT_EQ(received, sent);
+  }
+  EXPECT_TRUE(drive({pair.context_b.get()}, [&] { return pair.b->state() == State::kFinished; }));
+}
+
+TEST_P(TransportContract, AReceiveThatNobodyAnswersBeforeTheGoodbyeFails) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  Request receive;
+  std::uint32_t value = 0;
+  ASSERT_TRUE(pair.b->receive(receive, &value, 4, 0x33, 0).ok());
+  pair.a->finish();
+  ASSERT_TRUE(pair.drive([&] { return has_ended(receive); }));
+  EXPECT_TRUE(is_failed(receive));
+  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
+  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("finished"));
+}
+
+TEST_P(TransportContract, BothEndsFinishAtOnceAndDestroyWithoutLoss) {
+  for (int round = 0; round < 20; ++round) {
+    Pair pair(GetParam());
+    ASSERT_TRUE(pair.connected());
+    const auto sent = pattern(300'000, 5);
+    std::vector<std::byte> at_a(sent.size());
+    std::vector<std::byte> at_b(sent.size());
+    std::array<Request, 4> requests;
+    ASSERT_TRUE(pair.a->receive(requests[0], at_a.data(), at_a.size(), 1, 0).ok());
+    ASSERT_TRUE(pair.b->receive(requests[1], at_b.data(), at_b.size(), 1, 0).ok());
+    ASSERT_TRUE(pair.a->send(requests[2], sent.data(), sent.size(), 1, 0).ok());
+    ASSERT_TRUE(pair.b->send(requests[3], sent.data(), sent.size(), 1, 0).ok());
+    pair.a->finish();
+    pair.b->finish();
+    ASSERT_TRUE(pair.drive([&] {
+      if (pair.a && pair.a->closed() && has_ended(requests[0])) pair.a.reset();
+      if (pair.b && pair.b->closed() && has_ended(requests[1])) pair.b.reset();
+      return !pair.a && !pair.b;
+    }));
+    EXPECT_TRUE(is_done(requests[0]) && is_done(requests[1]));
+    EXPECT_TRUE(at_a == sent && at_b == sent);
+  }
+}
+
+TEST_P(TransportContract, AbortFailsPendingRequestsAndTellsThePeerWhy) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  Request here;
+  Request there;
+  here.notify = true;
+  ASSERT_TRUE(pair.a->receive(here, bytes.data(), 8, 1, 0).ok());
+  ASSERT_TRUE(pair.b->receive(there, bytes.data(), 8, 1, 0).ok());
+  pair.a->abort(Status(Code::kAborted, "rank 3 ran out of patience"));
+  EXPECT_EQ(pair.a->state(), State::kFailed);
+  EXPECT_EQ(pair.a->status().code(), Code::kAborted);
+  EXPECT_TRUE(is_failed(here));
+  std::vector<Request*> completed;
+  ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed).ok());
+  EXPECT_THAT(completed, testing::ElementsAre(&here));
+  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
+  EXPECT_TRUE(is_failed(there));
+  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
+  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("rank 3 ran out of patience"));
+  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("127.0.0.1"));
+}
+
+TEST_P(TransportContract, AbortInTheMiddleOfAMessageFailsThePeer) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  const auto sent = pattern(64UL << 20, 1);
+  std::vector<std::byte> received(sent.size());
+  std::array<Request, 2> requests;
+  ASSERT_TRUE(pair.b->receive(requests[0], received.data(), received.size(), 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(requests[1], sent.data(), sent.size(), 1, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return pair.b->counters().payload_received > 1'000'000; }));
+  pair.a->abort(Status(Code::kAborted, "enough"));
+  EXPECT_TRUE(is_failed(requests[1]));
+  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
+  EXPECT_TRUE(is_failed(requests[0]));
+  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
+}
+
+TEST_P(TransportContract, MayBeDestroyedInEveryState) {
+  const Variant& variant = GetParam();
+  std::array<std::byte, 64> bytes{};
+  const auto large = pattern(20UL << 20, 1);
+  for (int stage = 0; stage < 7; ++stage) {
+    SCOPED_TRACE(stage);
+    Request receive;
+    Request send;
+    receive.notify = send.notify = true;
+    std::unique_ptr<Context> orphan_context = make(variant);
+    auto listener = orphan_context->listen(0);
+    ASSERT_TRUE(listener.ok());
+    auto connecting = orphan_context->connect(0, (*listener)->handle(), {});
+    ASSERT_TRUE(connecting.ok());
+    if (stage == 0) continue;  // connecting, nothing moved
+    if (stage == 1) {          // the listener goes first, in the middle of handshakes
+      ASSERT_TRUE(progress(*orphan_context).ok());
+      listener->reset();
+      ASSERT_TRUE(drive({orphan_context.get()}, [&] { return (*connecting)->state() == State::kFailed; }));
+      continue;
+    }
+    if (stage == 2) {  // the context goes before what it made
+      ASSERT_TRUE(progress(*orphan_context).ok());
+      orphan_context.reset();
+      continue;
+    }
+    ASSERT_TRUE(drive({orphan_context.get()}, [&] { return (*connecting)->state() == State::kReady; }));
+    if (stage == 3) continue;  // never accepted
+    auto accepted = (*listener)->accept();
+    ASSERT_TRUE(accepted.ok());
+    ASSERT_NE(*accepted, nullptr);
+    ASSERT_TRUE((*accepted)->receive(receive, bytes.data(), bytes.size(), 9, 0).ok());
+    ASSERT_TRUE((*connecting)->send(send, large.data(), large.size(), 1, 0).ok());
+    ASSERT_TRUE(progress(*orphan_context).ok());
+    if (stage == 4) connecting->reset();
+    if (stage == 5) accepted->reset();
+    if (stage == 6) {
+      (*connecting)->finish();
+      connecting->reset();
+      accepted->reset();
+    }
+    std::vector<Request*> completed;
+    ASSERT_TRUE(orphan_context->progress(milliseconds(10), completed).ok());
+    EXPECT_LE(completed.size(), 1U) << "requests of a destroyed endpoint are not reported";
+    if (stage != 5) {
+      EXPECT_TRUE(has_ended(send));
+    }
+    if (stage != 4) {
+      EXPECT_TRUE(is_failed(receive));
+    }
+  }
+}
+
+TEST_P(TransportContract, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
+  constexpr std::size_t kCount = 64;
+  std::unique_ptr<Context> context_a = make(GetParam());
+  std::unique_ptr<Context> context_b = make(GetParam());
+  auto listener = context_b->listen(0);
+  ASSERT_TRUE(listener.ok());
+  std::vector<std::unique_ptr<Endpoint>> as;
+  std::vector<std::unique_ptr<Endpoint>> bs(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const std::array<std::byte, 1> hello{static_cast<std::byte>(i)};
+    auto made = context_a->connect(0, (*listener)->handle(), hello);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    as.push_back(std::move(*made));
+  }
+  std::size_t accepted = 0;
+  ASSERT_TRUE(drive({context_a.get(), context_b.get()}, [&] {
+    auto made = (*listener)->accept();
+    EXPECT_TRUE(made.ok());
+    if (made.ok() && *made) {
+      const auto at = static_cast<std::size_t>((*made)->hello()[0]);
+      bs[at] = std::move(*made);
+      ++accepted;
+    }
+    return accepted == kCount &&
+           std::all_of(as.begin(), as.end(), [](const auto& e) { return e->state() == State::kReady; });
+  }));
+  const auto sent = pattern(100'000, 1);
+  std::vector<std::vector<std::byte>> received(kCount, std::vector<std::byte>(sent.size()));
+  std::vector<Request> sends(kCount);
+  std::vector<Request> receives(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(bs[i]->receive(receives[i], received[i].data(), sent.size(), i, 0).ok());
+    if (i == 10) as[i]->abort(Status(Code::kAborted, "one of many"));
+    if (i == 20) as[i].reset();
+    if (i != 10 && i != 20) {
+      ASSERT_TRUE(as[i]->send(sends[i], sent.data(), sent.size(), i, 0).ok());
+    }
+  }
+  ASSERT_TRUE(drive({context_a.get(), context_b.get()},
+                    [&] { return std::all_of(receives.begin(), receives.end(), has_ended); }));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (i == 10 || i == 20) {
+      EXPECT_TRUE(is_failed(receives[i]));
+    } else {
+      EXPECT_TRUE(is_done(receives[i])) << i << bs[i]->status().message();
+      EXPECT_EQ(received[i], sent);
+    }
+  }
+  EXPECT_EQ(context_a->failed(), as[10].get());
+  as[10].reset();
+  EXPECT_EQ(context_a->failed(), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TransportContract,
+                         testing::Values(tcp_variant("flows1", 1), tcp_variant("flows2", 2),
+                                         tcp_variant("flows4", 4), tcp_variant("flows7", 7),
+                                         tcp_variant("smallbuffers", 2,
+                                                     [](Settings& s) { s.tcp_sndbuf = 4096; })),
+                         [](const auto& variant) { return variant.param.name; });
+
+}  // namespace
+}  // namespace onebit::transport::test

@@ -1,0 +1,82 @@
+#include "transport_pair.h"
+
+#include <cstring>
+
+namespace onebit::transport::test {
+
+using std::chrono::milliseconds;
+
+Settings test_settings() {
+  Settings settings;
+  settings.socket_ifname = "=lo";
+  settings.init_timeout = milliseconds(20'000);
+  return settings;
+}
+
+Variant tcp_variant(const std::string& name, std::uint32_t flows,
+                    const std::function<void(Settings&)>& change) {
+  Variant variant;
+  variant.name = name;
+  variant.make = [](const Settings& settings) { return make_tcp_context(settings, SocketAddress()); };
+  variant.settings = test_settings();
+  variant.settings.tcp_flows = flows;
+  if (change) change(variant.settings);
+  return variant;
+}
+
+std::unique_ptr<Context> make(const Variant& variant) {
+  auto made = variant.make(variant.settings);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+Status progress(Context& context, milliseconds timeout) {
+  std::vector<Request*> completed;
+  return context.progress(timeout, completed);
+}
+
+bool drive(const std::vector<Context*>& contexts, const std::function<bool()>& done, milliseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
+  while (!done()) {
+    if (deadline.passed()) return false;
+    for (Context* context : contexts) {
+      // With several contexts none may wait long, since the others need this thread.
+      const Status status = progress(*context, milliseconds(contexts.size() == 1 ? 20 : 0));
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+  return true;
+}
+
+std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed) {
+  std::vector<std::byte> made(bytes);
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
+  for (std::size_t i = 0; i < bytes; i += 8) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    std::memcpy(made.data() + i, &state, std::min<std::size_t>(8, bytes - i));
+  }
+  return made;
+}
+
+Pair::Pair(const Variant& variant, std::span<const std::byte> hello)
+    : context_a(make(variant)), context_b(make(variant)) {
+  auto listening = context_b->listen(0);
+  EXPECT_TRUE(listening.ok()) << listening.status().message();
+  if (!listening.ok()) return;
+  listener = std::move(*listening);
+  auto connecting = context_a->connect(0, listener->handle(), hello);
+  EXPECT_TRUE(connecting.ok()) << connecting.status().message();
+  if (!connecting.ok()) return;
+  a = std::move(*connecting);
+  drive([&] {
+    if (!b) {
+      auto accepted = listener->accept();
+      EXPECT_TRUE(accepted.ok()) << accepted.status().message();
+      if (accepted.ok()) b = std::move(*accepted);
+    }
+    return connected() || a->state() == Endpoint::State::kFailed;
+  });
+  EXPECT_TRUE(connected()) << a->status().message();
+}
+
+}  // namespace onebit::transport::test
