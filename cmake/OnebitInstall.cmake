@@ -1,5 +1,6 @@
-# What `cmake --install` lays down: the shared library with its layers inside, the public headers, and the files by which
-# find_package(onebit) and pkg-config find them. Programs say in their own folders that they are installed.
+# The shared library's face (its version, what it exports), and what `cmake --install` lays down: the library with its layers
+# inside, the public headers, and the files by which find_package(onebit) and pkg-config find them. Programs say in their
+# own folders that they are installed.
 #
 # To be included after the target `onebit` is made.
 
@@ -15,6 +16,9 @@ else()
   set(onebit_compatibility SameMajorVersion)
 endif()
 set_target_properties(onebit PROPERTIES VERSION "${PROJECT_VERSION}" SOVERSION "${onebit_soversion}")
+
+target_link_options(onebit PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/onebit.map")
+set_property(TARGET onebit APPEND PROPERTY LINK_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/onebit.map")
 
 install(TARGETS onebit EXPORT onebitTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"

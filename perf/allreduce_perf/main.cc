@@ -88,9 +88,7 @@ int run_rank(const Options& options) {
   if (!summary.error.empty()) {
     complain(rank, summary.error);
     if (rank < 0 && !options.is_local_rank) {
-      complain(
-          rank,
-          "ranks come from a launcher (RANK, WORLD_SIZE, MASTER_ADDR ...), or by -R N all on this machine");
+      complain(rank, "with -R N it starts N ranks on this machine itself");
     }
   }
   try {

@@ -137,6 +137,7 @@ onebitResult_t onebitExplain(const void* sendbuff, size_t count, onebitDataType_
                              const char* tag, onebitComm_t comm, char* text, size_t size) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(comm->communicator->in_own_process());
     ONEBIT_RETURN_IF_ERROR(not_null(text, "text"));
     ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, op));
     const std::string why = comm->communicator->explain(

@@ -19,6 +19,7 @@ using onebit::api::guarded;
 using onebit::api::not_null;
 using onebit::bootstrap::Rendezvous;
 using onebit::collective::Communicator;
+using onebit::collective::ResidualStore;
 
 static_assert(sizeof(onebitUniqueId) == sizeof(onebit::bootstrap::UniqueId));
 
@@ -51,13 +52,7 @@ Status finish_init(onebitComm_t* comm, std::unique_ptr<Rendezvous> rendezvous, c
   return Status();
 }
 
-Status usable(onebitComm_t comm) {
-  ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
-  return comm->communicator->usable();
-}
-
-/// Between calls; also on a communicator that a failure has broken: what is left of its residuals can be
-/// saved.
+/// Ok for a communicator that is no forked child's inheritance, also when a failure has broken it.
 Status in_own_process(onebitComm_t comm) {
   ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
   return comm->communicator->in_own_process();
@@ -116,7 +111,7 @@ onebitResult_t onebitCommDestroy(onebitComm_t comm) {
 
 onebitResult_t onebitCommAbort(onebitComm_t comm) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(in_own_process(comm));
     comm->communicator->abort();
     return Status();
   });
@@ -124,7 +119,7 @@ onebitResult_t onebitCommAbort(onebitComm_t comm) {
 
 onebitResult_t onebitCommGetAsyncError(onebitComm_t comm, onebitResult_t* result) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(in_own_process(comm));
     ONEBIT_RETURN_IF_ERROR(not_null(result, "result"));
     *result = static_cast<onebitResult_t>(comm->communicator->async_error().code());
     return Status();
@@ -133,7 +128,7 @@ onebitResult_t onebitCommGetAsyncError(onebitComm_t comm, onebitResult_t* result
 
 onebitResult_t onebitCommCount(onebitComm_t comm, int* count) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(in_own_process(comm));
     ONEBIT_RETURN_IF_ERROR(not_null(count, "count"));
     *count = static_cast<int>(comm->communicator->ranks());
     return Status();
@@ -142,7 +137,7 @@ onebitResult_t onebitCommCount(onebitComm_t comm, int* count) {
 
 onebitResult_t onebitCommUserRank(onebitComm_t comm, int* rank) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(in_own_process(comm));
     ONEBIT_RETURN_IF_ERROR(not_null(rank, "rank"));
     *rank = static_cast<int>(comm->communicator->rank());
     return Status();
@@ -153,7 +148,7 @@ onebitResult_t onebitCommGetStats(onebitComm_t comm, onebitStats_t* stats) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(stats, "stats"));
-    const auto now = comm->communicator->statistics();
+    ONEBIT_ASSIGN_OR_RETURN(const auto now, comm->communicator->statistics());
     onebitStats_t full{};
     full.size = std::min(stats->size, sizeof full);
     full.exact_calls = now.exact_calls;
@@ -169,27 +164,31 @@ onebitResult_t onebitCommGetStats(onebitComm_t comm, onebitStats_t* stats) {
 
 onebitResult_t onebitResidualSave(onebitComm_t comm, const char* directory) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(in_own_process(comm));
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
-    Communicator& communicator = *comm->communicator;
-    return onebit::collective::save_residuals(communicator.residuals(), communicator.name(), directory);
+    return comm->communicator->with_remaining_residuals([&](ResidualStore& residuals) {
+      return onebit::collective::save_residuals(residuals, comm->communicator->name(), directory);
+    });
   });
 }
 
 onebitResult_t onebitResidualLoad(onebitComm_t comm, const char* directory) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(usable(comm));
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
-    Communicator& communicator = *comm->communicator;
-    return onebit::collective::load_residuals(communicator.residuals(), communicator.name(), directory);
+    return comm->communicator->with_residuals([&](ResidualStore& residuals) {
+      return onebit::collective::load_residuals(residuals, comm->communicator->name(), directory);
+    });
   });
 }
 
 onebitResult_t onebitResidualReset(onebitComm_t comm, const char* tag) {
   return guarded([&] {
-    ONEBIT_RETURN_IF_ERROR(usable(comm));
-    comm->communicator->residuals().reset(tag == nullptr ? "" : tag);
-    return Status();
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    return comm->communicator->with_residuals([&](ResidualStore& residuals) {
+      residuals.reset(tag == nullptr ? "" : tag);
+      return Status();
+    });
   });
 }
 
@@ -197,7 +196,9 @@ onebitResult_t onebitResidualMemory(onebitComm_t comm, const char* tag, size_t* 
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(bytes, "bytes"));
-    *bytes = comm->communicator->residuals().memory(tag == nullptr ? "" : tag);
-    return Status();
+    return comm->communicator->with_remaining_residuals([&](ResidualStore& residuals) {
+      *bytes = residuals.memory(tag == nullptr ? "" : tag);
+      return Status();
+    });
   });
 }

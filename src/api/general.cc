@@ -45,7 +45,7 @@ const char* onebitGetErrorString(onebitResult_t result) {
 const char* onebitGetLastError(onebitComm_t comm) {
   std::string& text = onebit::api::last_error();
   try {
-    if (text.empty() && comm != nullptr) text = comm->communicator->async_error().message();
+    if (text.empty() && comm != nullptr) text = comm->communicator->usable().message();
   } catch (...) {
     return "out of memory";
   }

@@ -62,6 +62,18 @@ Show size_shower(std::uint64_t Settings::*member) {
   return [member](const Settings& s) { return std::to_string(s.*member); };
 }
 
+/// A socket buffer's size, where NCCL's variables have -1 for the system's own tuning.
+Parse socket_buffer_parser(std::uint64_t Settings::*member) {
+  return [=](Settings& s, std::string_view v) {
+    if (v == "-1") {
+      s.*member = 0;
+      return Status();
+    }
+    ONEBIT_ASSIGN_OR_RETURN(s.*member, parse_size(v));
+    return Status();
+  };
+}
+
 Parse duration_parser(std::chrono::milliseconds Settings::*member) {
   return [=](Settings& s, std::string_view v) {
     ONEBIT_ASSIGN_OR_RETURN(s.*member, parse_duration(v));
@@ -191,10 +203,10 @@ std::vector<SettingRow> make_rows() {
        "link, as in clouds that limit each.",
        number_parser(&Settings::tcp_flows, 0, 32), number_shower(&Settings::tcp_flows)},
       {"ONEBIT_TCP_SNDBUF", "NCCL_SOCKET_SNDBUF", "bytes, with K, M or G; 0 = the system's own tuning",
-       "SO_SNDBUF of each connection.", size_parser(&Settings::tcp_sndbuf),
+       "SO_SNDBUF of each connection.", socket_buffer_parser(&Settings::tcp_sndbuf),
        size_shower(&Settings::tcp_sndbuf)},
       {"ONEBIT_TCP_RCVBUF", "NCCL_SOCKET_RCVBUF", "bytes, with K, M or G; 0 = the system's own tuning",
-       "SO_RCVBUF of each connection.", size_parser(&Settings::tcp_rcvbuf),
+       "SO_RCVBUF of each connection.", socket_buffer_parser(&Settings::tcp_rcvbuf),
        size_shower(&Settings::tcp_rcvbuf)},
       {"ONEBIT_SPIN_US", "", "microseconds, from 0 to 1000000",
        "How long a waiting rank polls before it sleeps. Lowers latency where each rank has a core of its "

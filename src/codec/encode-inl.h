@@ -1,6 +1,10 @@
-// encode, sums and quantize for a SIMD target. Each block is read from memory once: the first pass sums it,
-// the second codes it from the caches and meanwhile asks for the next block, so that the memory never waits
-// for the arithmetic. Included by kernels.cc alone, once a target. Pure functions, any thread.
+// encode, sums and quantize for a SIMD target.
+//
+// A block takes two passes: its sum, then its bits. encode codes each row of a block right after it has summed the same row
+// of the next one, so that x and the error stream in from memory without a pause and are still in the caches when they are
+// coded.
+//
+// Included by kernels.cc alone, once a target. Pure functions, any thread.
 
 HWY_BEFORE_NAMESPACE();
 namespace onebit::codec::HWY_NAMESPACE {
@@ -25,22 +29,27 @@ HWY_INLINE void with_type(DataType type, Function function) {
 template <Scale kScale, class Type>
 HWY_INLINE void encode_blocks(const typename Type::Element* x, std::size_t n, std::size_t block, float* error,
                               std::byte* scales, std::uint8_t* bits) {
+  const F32 f;
   for (std::size_t first = 0; first < n; first += block) {
     const std::size_t count = std::min(block, n - first);
     const Compensated<Type> source = {x + first, error + first};
-    const std::size_t left = n - first;
-    const auto ahead = [&](std::size_t i) HWY_ATTR {
-      if (i + kHalfRow <= left) source.prefetch(i);
-    };
-    const float sum = block_sum<kScale>(source, count, [&](std::size_t i) HWY_ATTR { ahead(block / 2 + i / 2 + kAhead); });
-    const float scale = block_scale(kScale, sum, count);
+    Lanes256 sum;
+    sum.clear();
+    sum_block<kScale>(source, count, sum);
+    const float scale = block_scale(kScale, sum.fold(), count);
     store_scale(scales, first / block, scale);
-    if (std::isnan(scale)) {
-      set_all_bits(count, bits + first / 8);
+    if (std::isnan(scale) || count < block || n - first - count < block) {
+      quantize_block(source, count, scale, error + first, bits + first / 8);
       continue;
     }
-    quantize_block(source, count, scale, error + first, bits + first / 8,
-                   [&](std::size_t i) HWY_ATTR { ahead(block + i / 2 + kAhead); });
+    const auto plus = hn::Set(f, scale);
+    const auto minus = hn::Neg(plus);
+    for (std::size_t i = 0; i < block; i += kLanes) {
+      const std::size_t at = block + i * FN / FD;
+      for (std::size_t l = 0; l < kLanes*FN/FD; l += 16) __builtin_prefetch(error + first + at + l, 0, PFH);
+      for (std::size_t l = 0; l < kLanes*FN/FD; l += 64/sizeof(*x)) __builtin_prefetch(x + first + at + l, 0, PFH);
+      quantize_row(source, i, plus, minus, error + first, bits + first / 8);
+    }
   }
 }
 
@@ -63,7 +72,10 @@ HWY_INLINE void sub_block_sums(const typename Type::Element* x, std::size_t n, c
   for (std::size_t first = 0; first < n; first += kSubBlock) {
     const Compensated<Type> source = {x + first, error + first};
     const std::size_t count = std::min<std::size_t>(kSubBlock, n - first);
-    sums[first / kSubBlock] = canonical(block_sum<kScale>(source, count, [](std::size_t) {}));
+    Lanes256 sum;
+    sum.clear();
+    sum_block<kScale>(source, count, sum);
+    sums[first / kSubBlock] = canonical(sum.fold());
   }
 }
 
@@ -82,11 +94,10 @@ ONEBIT_CODEC_KERNEL void sums(DataType type, const void* x, std::size_t n, Scale
 
 ONEBIT_CODEC_KERNEL void quantize(DataType type, const void* x, std::size_t n, float scale, float* error,
                                   std::uint8_t* bits) noexcept {
-  if (std::isnan(scale)) return set_all_bits(n, bits);
   with_type(type, [=](auto tag) {
     using Type = decltype(tag);
     const Compensated<Type> source = {static_cast<const typename Type::Element*>(x), error};
-    quantize_block(source, n, scale, error, bits, [](std::size_t) {});
+    quantize_block(source, n, scale, error, bits);
   });
 }
 

@@ -15,18 +15,9 @@ using U32 = hn::RebindToUnsigned<F32>;
 using VF32 = hn::Vec<F32>;
 using MF32 = hn::Mask<F32>;
 
+/// The lanes of a sum, and the elements of a row.
 constexpr std::size_t kLanes = 256;
 constexpr std::size_t kUnit = 64;
-constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kHalfRow = kLanes / 2;
-#ifndef PFD
-#define PFD 1024
-#endif
-#ifndef PFH
-#define PFH 3
-#endif
-#define PF(p) __builtin_prefetch(p, 0, PFH)
-constexpr std::size_t kAhead = PFD;
 
 // ---- element types ----
 
@@ -141,12 +132,6 @@ struct Compensated {
 
   HWY_INLINE VF32 z(std::size_t i) const { return hn::Add(Type::load(x + i), hn::LoadU(F32(), error + i)); }
   HWY_INLINE Compensated from(std::size_t i) const { return {x + i, error + i}; }
-  /// Brings half a row of elements near.
-  HWY_INLINE void prefetch(std::size_t i) const {
-    for (std::size_t l = 0; l < kHalfRow; l += kLineBytes / sizeof(float)) PF(error + i + l);
-    for (std::size_t l = 0; l < kHalfRow; l += kLineBytes / sizeof(Element)) PF(x + i + l);
-  }
-
   struct Padded {
     Element x[kUnit] = {};
     float error[kUnit] = {};
@@ -207,23 +192,23 @@ struct Lanes256 {
   }
 };
 
-/// The sum over elements 0..n of a block.
-template <Scale kScale, class Source, class Ahead>
-HWY_INLINE float block_sum(const Source& source, std::size_t n, Ahead ahead) {
+/// Adds the row that begins at element i.
+template <Scale kScale, class Source>
+HWY_INLINE void sum_row(const Source& source, std::size_t i, Lanes256& sum) {
+  for (std::size_t l = 0; l < kLanes; l += hn::Lanes(F32())) sum.add(l, term<kScale>(source.z(i + l)));
+}
+
+/// Adds elements 0..n of a block.
+template <Scale kScale, class Source>
+HWY_INLINE void sum_block(const Source& source, std::size_t n, Lanes256& sum) {
   const std::size_t step = hn::Lanes(F32());
-  Lanes256 sum;
-  sum.clear();
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    ahead(i);
-    for (std::size_t l = 0; l < kLanes; l += step) sum.add(l, term<kScale>(source.z(i + l)));
-  }
+  for (; i + kLanes <= n; i += kLanes) sum_row<kScale>(source, i, sum);
   for (; i + step <= n; i += step) sum.add(i % kLanes, term<kScale>(source.z(i)));
   if (i < n) {
     typename Source::Padded padded;
     sum.add(i % kLanes, term<kScale>(source.pad(i, n - i, padded).z(0)));
   }
-  return sum.fold();
 }
 
 inline float block_scale(Scale rule, float sum, std::size_t n) {
@@ -271,20 +256,24 @@ HWY_INLINE void quantize_unit(const Source& source, std::size_t i, VF32 plus, VF
   std::memcpy(bits, &word, sizeof word);
 }
 
-/// Codes elements 0..n of a block with a scale that is not NaN. `ahead` is called with i for each 256 elements.
-template <class Source, class Ahead>
-HWY_INLINE void quantize_block(const Source& source, std::size_t n, float scale, float* error,
-                               std::uint8_t* bits, Ahead ahead) {
+/// Codes the row that begins at element i of a block.
+template <class Source>
+HWY_INLINE void quantize_row(const Source& source, std::size_t i, VF32 plus, VF32 minus, float* error,
+                             std::uint8_t* bits) {
+  for (std::size_t l = 0; l < kLanes; l += kUnit) {
+    quantize_unit(source, i + l, plus, minus, error + i + l, bits + (i + l) / 8);
+  }
+}
+
+/// Codes elements 0..n of a block. A NaN scale sets all bits and leaves the errors alone.
+template <class Source>
+HWY_INLINE void quantize_block(const Source& source, std::size_t n, float scale, float* error, std::uint8_t* bits) {
+  if (std::isnan(scale)) return set_all_bits(n, bits);
   const F32 f;
   const auto plus = hn::Set(f, scale);
   const auto minus = hn::Neg(plus);
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    ahead(i);
-    for (std::size_t l = 0; l < kLanes; l += kUnit) {
-      quantize_unit(source, i + l, plus, minus, error + i + l, bits + (i + l) / 8);
-    }
-  }
+  for (; i + kLanes <= n; i += kLanes) quantize_row(source, i, plus, minus, error, bits);
   for (; i + kUnit <= n; i += kUnit) quantize_unit(source, i, plus, minus, error + i, bits + i / 8);
   if (i < n) {
     typename Source::Padded padded;

@@ -7,8 +7,9 @@ namespace onebit::collective {
 
 class Communicator::CallGuard {
  public:
-  explicit CallGuard(Communicator& communicator) : communicator_(communicator) {
-    status_ = communicator.usable();
+  /// `also_broken`: a failure of the communicator is no reason to refuse.
+  explicit CallGuard(Communicator& communicator, bool also_broken = false) : communicator_(communicator) {
+    status_ = also_broken ? communicator.in_own_process() : communicator.usable();
     if (!status_.ok()) return;
     entered_ = !communicator.in_call_.exchange(true, std::memory_order_acquire);
     if (!entered_) {

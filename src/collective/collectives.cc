@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/log.h"
 #include "collective/call_guard.h"
@@ -49,6 +50,18 @@ void copy(void* to, const void* from, std::size_t bytes) {
 
 }  // namespace
 
+template <typename Body>
+Status Communicator::in_step(const Body& body) {
+  Status status;
+  try {
+    status = body();
+  } catch (const std::exception& error) {  // out of memory
+    status = Status(Code::kSystemError, error.what());
+  }
+  if (status.ok() || !async_error().ok()) return status;
+  return break_with(status.with_context(current_call_));
+}
+
 Status Communicator::all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                 ReduceOp op, std::string_view tag) {
   const CallGuard guard(*this);
@@ -59,8 +72,10 @@ Status Communicator::all_reduce(const void* send, void* receive, std::size_t cou
     log(LogLevel::kInfo, "allreduce of {} x {} {}, tag '{}': {}", count, name_of(type), name_of(op), tag,
         collective::explain(decision, rules_, settings_.min_size, facts));
   }
-  ONEBIT_RETURN_IF_ERROR(decision.compress ? onebit_all_reduce(send, receive, count, type, op, tag)
-                                           : exact_all_reduce(send, receive, count, type, op));
+  ONEBIT_RETURN_IF_ERROR(in_step([&] {
+    return decision.compress ? onebit_all_reduce(send, receive, count, type, op, tag)
+                             : exact_all_reduce(send, receive, count, type, op);
+  }));
   ++(decision.compress ? statistics_.compressed_calls : statistics_.exact_calls);
   statistics_.reduced_bytes += count * size_of(type);
   return Status();
@@ -152,64 +167,70 @@ void Communicator::measure(OneBitStages& stages, ThreadPool* pool) {
 Status Communicator::all_gather(const void* send, void* receive, std::size_t bytes) {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
-  const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), false);
-  std::byte* const all = static_cast<std::byte*>(receive);
-  copy(all + rank_ * bytes, send, bytes);
-  if (bytes == 0) return Status();
-  DirectExchange exchange(peers, 0);
-  for (std::size_t i = 1; i < ranks(); ++i) {
-    const std::size_t peer = peers.after(i);
-    exchange.add_send(peer, bytes_of(send, bytes));
-    exchange.add_receive(peer, {all + peer * bytes, bytes});
-  }
-  return drive(exchange);
+  return in_step([&]() -> Status {
+    const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), false);
+    std::byte* const all = static_cast<std::byte*>(receive);
+    copy(all + rank_ * bytes, send, bytes);
+    if (bytes == 0) return Status();
+    DirectExchange exchange(peers, 0);
+    for (std::size_t i = 1; i < ranks(); ++i) {
+      const std::size_t peer = peers.after(i);
+      exchange.add_send(peer, bytes_of(send, bytes));
+      exchange.add_receive(peer, {all + peer * bytes, bytes});
+    }
+    return drive(exchange);
+  });
 }
 
 Status Communicator::broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root) {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
-  const Peers peers = next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), false);
-  if (rank_ == root) copy(receive, send, bytes);
-  if (bytes == 0) return Status();
-  std::byte* const buffer = static_cast<std::byte*>(receive);
-  if (bytes <= kFlatTotalBytes || ranks() == 2) {
-    DirectExchange exchange(peers, 0);
+  return in_step([&]() -> Status {
+    const Peers peers = next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), false);
+    if (rank_ == root) copy(receive, send, bytes);
+    if (bytes == 0) return Status();
+    std::byte* const buffer = static_cast<std::byte*>(receive);
+    if (bytes <= kFlatTotalBytes || ranks() == 2) {
+      DirectExchange exchange(peers, 0);
+      for (std::size_t i = 1; i < ranks() && rank_ == root; ++i)
+        exchange.add_send(peers.after(i), {buffer, bytes});
+      if (rank_ != root) exchange.add_receive(root, {buffer, bytes});
+      return drive(exchange);
+    }
+    // Large: the root deals out the parts, then every rank gives its own part to the others. The root sends
+    // each byte once.
+    const PartitionPlan plan(bytes, ranks(), bytes);
+    const auto part = [&](std::size_t rank) {
+      const Range range = plan.partition(rank);
+      return bytes_of(static_cast<void*>(buffer + range.begin), range.length);
+    };
+    DirectExchange deal(peers, 0);
     for (std::size_t i = 1; i < ranks() && rank_ == root; ++i)
-      exchange.add_send(peers.after(i), {buffer, bytes});
-    if (rank_ != root) exchange.add_receive(root, {buffer, bytes});
-    return drive(exchange);
-  }
-  // Large: the root deals out the parts, then every rank gives its own part to the others. The root sends
-  // each byte once.
-  const PartitionPlan plan(bytes, ranks(), bytes);
-  const auto part = [&](std::size_t rank) {
-    const Range range = plan.partition(rank);
-    return bytes_of(static_cast<void*>(buffer + range.begin), range.length);
-  };
-  DirectExchange deal(peers, 0);
-  for (std::size_t i = 1; i < ranks() && rank_ == root; ++i)
-    deal.add_send(peers.after(i), part(peers.after(i)));
-  if (rank_ != root) deal.add_receive(root, part(rank_));
-  ONEBIT_RETURN_IF_ERROR(drive(deal));
-  DirectExchange share(peers, 1);
-  for (std::size_t i = 1; i < ranks(); ++i) {
-    const std::size_t peer = peers.after(i);
-    if (peer != root) share.add_send(peer, part(rank_));
-    if (rank_ != root) share.add_receive(peer, part(peer));
-  }
-  return drive(share);
+      deal.add_send(peers.after(i), part(peers.after(i)));
+    if (rank_ != root) deal.add_receive(root, part(rank_));
+    ONEBIT_RETURN_IF_ERROR(drive(deal));
+    DirectExchange share(peers, 1);
+    for (std::size_t i = 1; i < ranks(); ++i) {
+      const std::size_t peer = peers.after(i);
+      if (peer != root) share.add_send(peer, part(rank_));
+      if (rank_ != root) share.add_receive(peer, part(peer));
+    }
+    return drive(share);
+  });
 }
 
 Status Communicator::barrier() {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
-  DirectExchange exchange(next_operation("barrier", false), 0);
-  for (std::size_t i = 1; i < ranks(); ++i) {
-    const std::size_t peer = (rank_ + i) % ranks();
-    exchange.add_send(peer, {});
-    exchange.add_receive(peer, {});
-  }
-  return drive(exchange);
+  return in_step([&]() -> Status {
+    DirectExchange exchange(next_operation("barrier", false), 0);
+    for (std::size_t i = 1; i < ranks(); ++i) {
+      const std::size_t peer = (rank_ + i) % ranks();
+      exchange.add_send(peer, {});
+      exchange.add_receive(peer, {});
+    }
+    return drive(exchange);
+  });
 }
 
 }  // namespace onebit::collective

@@ -41,7 +41,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
                                                       static_cast<std::size_t>(rendezvous->rank()),
                                                       static_cast<std::size_t>(rendezvous->world_size())));
   ONEBIT_ASSIGN_OR_RETURN(made->rules_, Rules::parse(settings.compress));
-  ONEBIT_ASSIGN_OR_RETURN(made->codec_, codec::find_implementation(settings.codec_impl));
+  const auto codec = codec::find_implementation(settings.codec_impl);
+  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
+  made->codec_ = *codec;
   const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous->local_ranks()));
   made->compute_threads_ = settings.threads != 0 ? settings.threads : std::clamp(share, 1U, 8U);
   ONEBIT_RETURN_IF_ERROR(made->compare_settings(*rendezvous));
@@ -134,7 +136,12 @@ ThreadPool* Communicator::pool() {
 }
 
 Status Communicator::drive(Operation& operation) {
-  const Status status = drive_loop(operation);
+  Status status;
+  try {
+    status = drive_loop(operation);
+  } catch (const std::exception& error) {  // out of memory
+    status = Status(Code::kSystemError, error.what());
+  }
   if (status.ok()) return status;
   const Status broken = break_with(status.with_context(current_call_));
   // Aborted endpoints hold no requests; once the compute threads rest, nothing refers to the operation any
@@ -171,17 +178,14 @@ Status Communicator::drive_loop(Operation& operation) {
     for (Task* task : finished_) ONEBIT_RETURN_IF_ERROR(operation.on_task(*task));
     if (abort_requested_.load(std::memory_order_acquire)) return async_error();
     if (!operation.done() && context_->failed() != nullptr) return endpoint_failure(*context_->failed());
-    if (*computed || !completed_.empty() || !finished_.empty()) {
-      deadline = Deadline::after(settings_.timeout);
-    } else if (deadline.passed()) {
-      const std::uint64_t now_moved = bytes_moved();
-      if (now_moved == moved) {
-        return Status::error(Code::kTimeout,
-                             "no progress for {} ms (ONEBIT_TIMEOUT) in call {}; waiting for {}",
-                             settings_.timeout.count(), operation_, describe(operation.waiting_for()));
-      }
+    const std::uint64_t now_moved = bytes_moved();
+    if (*computed || !completed_.empty() || !finished_.empty() || now_moved != moved) {
       moved = now_moved;
       deadline = Deadline::after(settings_.timeout);
+    } else if (deadline.passed()) {
+      return Status::error(Code::kTimeout,
+                           "no progress for {} ms (ONEBIT_TIMEOUT) in call {}; waiting for {}",
+                           settings_.timeout.count(), operation_, describe(operation.waiting_for()));
     }
   }
   return Status();
@@ -205,6 +209,18 @@ Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const
   const auto at = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
   const auto rank = static_cast<std::size_t>(at - endpoints_.begin());
   return endpoint.status().with_context(fmt::format("rank {} at {}", rank, where_[rank]));
+}
+
+Status Communicator::with_residuals(const std::function<Status(ResidualStore&)>& use) {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  return use(residuals_);
+}
+
+Status Communicator::with_remaining_residuals(const std::function<Status(ResidualStore&)>& use) {
+  const CallGuard guard(*this, true);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  return use(residuals_);
 }
 
 std::uint64_t Communicator::bytes_moved() const {
@@ -232,7 +248,9 @@ std::string Communicator::explain(std::size_t count, DataType type, ReduceOp op,
   return collective::explain(decide(rules_, settings_.min_size, facts), rules_, settings_.min_size, facts);
 }
 
-Statistics Communicator::statistics() const {
+Result<Statistics> Communicator::statistics() {
+  const CallGuard guard(*this, true);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
   Statistics now = statistics_;
   for (const transport::Endpoint* endpoint : endpoints_) {
     if (endpoint == nullptr) continue;

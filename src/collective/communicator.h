@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -66,11 +67,13 @@ class Communicator {
 
   // ---- local ----
   std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
-  Statistics statistics() const;
-  /// For saving, loading and resetting, between calls.
-  ResidualStore& residuals() { return residuals_; }
-  /// Ok when this thread may use the communicator now: this process made it, no call is in progress, it is
-  /// not broken.
+  Result<Statistics> statistics();
+  /// Gives the residuals to `use`, for saving, loading and the like; kInvalidUsage while a call is in
+  /// progress.
+  Status with_residuals(const std::function<Status(ResidualStore&)>& use);
+  /// The same on a communicator that may be broken: what is left of its residuals can be saved.
+  Status with_remaining_residuals(const std::function<Status(ResidualStore&)>& use);
+  /// Ok when this process made the communicator and it is not broken.
   Status usable() const;
   /// Ok when this process made the communicator, also when that is broken.
   Status in_own_process() const;
@@ -85,6 +88,10 @@ class Communicator {
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
 
   class CallGuard;
+  /// Runs the body of a collective call. Whatever it fails with breaks the communicator, as this rank is then
+  /// out of step with its peers.
+  template <typename Body>
+  Status in_step(const Body& body);
   Status exact_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op);
   /// Every rank sends its whole buffer to every other: one hop, for small buffers.
   Status flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,

@@ -152,6 +152,7 @@ Decision decide(const Rules& rules, std::uint64_t min_size, const CallFacts& fac
   if (facts.tag.empty()) return {false, Reason::kNotTagged, 0};
   if (!is_compressible(facts.type)) return {false, Reason::kType, 0};
   if (facts.ranks == 1) return {false, Reason::kOneRank, 0};
+  if (facts.count == 0) return {false, Reason::kEmpty, 0};
   if (facts.count * size_of(facts.type) < min_size) return {false, Reason::kTooSmall, 0};
   const auto match = rules.match(facts);
   if (!match) return {false, Reason::kNoRule, 0};
@@ -174,6 +175,8 @@ std::string explain(const Decision& decision, const Rules& rules, std::uint64_t 
       return "exact: not tagged";
     case Reason::kType:
       return fmt::format("exact: {} is not a type that is compressed", name_of(facts.type));
+    case Reason::kEmpty:
+      return "exact: there is nothing to reduce";
     case Reason::kTooSmall:
       return fmt::format("exact: {} bytes are fewer than ONEBIT_MIN_SIZE={}",
                          facts.count * size_of(facts.type), min_size);

@@ -70,7 +70,16 @@ class Rules {
 
 /// Why a call goes the way it goes.
 struct Decision {
-  enum class Reason : std::uint8_t { kRule, kExactRule, kNoRule, kOneRank, kNotTagged, kType, kTooSmall };
+  enum class Reason : std::uint8_t {
+    kRule,
+    kExactRule,
+    kNoRule,
+    kOneRank,
+    kNotTagged,
+    kType,
+    kEmpty,
+    kTooSmall
+  };
   bool compress = false;
   Reason reason{};
   std::size_t rule = 0;

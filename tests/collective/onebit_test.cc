@@ -1,4 +1,5 @@
-// The 1-bit allreduce against a simulation of all ranks by the scalar reference codec: the same bytes, call after call.
+// The 1-bit allreduce against a simulation of all ranks by the scalar reference codec: the same bytes, call
+// after call.
 
 #include <gtest/gtest.h>
 #include <onebit/onebit.h>
@@ -55,8 +56,8 @@ class Simulation {
       if (range.length == 0) continue;
       const std::size_t scales = codec::scale_count(range.length, parameters_.block) * sizeof(float);
       std::vector<std::vector<std::byte>> piece_scales(ranks_, std::vector<std::byte>(scales));
-      std::vector<std::vector<std::uint8_t>> piece_bits(ranks_,
-                                                        std::vector<std::uint8_t>(codec::bit_bytes(range.length)));
+      std::vector<std::vector<std::uint8_t>> piece_bits(
+          ranks_, std::vector<std::uint8_t>(codec::bit_bytes(range.length)));
       std::vector<codec::Packed> pieces;
       for (std::size_t r = 0; r < ranks_; ++r) {
         const std::byte* x = inputs[r].data() + range.begin * element;
@@ -65,7 +66,8 @@ class Simulation {
           std::memcpy(piece_scales[r].data(), &worker_scales[r], sizeof(float));
           codec_.quantize(type_, x, range.length, worker_scales[r], error, piece_bits[r].data());
         } else {
-          codec_.encode(type_, x, range.length, parameters_, error, piece_scales[r].data(), piece_bits[r].data());
+          codec_.encode(type_, x, range.length, parameters_, error, piece_scales[r].data(),
+                        piece_bits[r].data());
         }
         pieces.push_back({piece_scales[r].data(), piece_bits[r].data()});
       }
@@ -81,8 +83,8 @@ class Simulation {
         codec_.quantize(DataType::kFloat32, averaged.data(), range.length, scale, owner_.data() + range.begin,
                         result_bits.data());
       } else {
-        codec_.average(pieces, range.length, factor_, parameters_, owner_.data() + range.begin, result_scales.data(),
-                       result_bits.data());
+        codec_.average(pieces, range.length, factor_, parameters_, owner_.data() + range.begin,
+                       result_scales.data(), result_bits.data());
       }
       codec_.decode(type_, {result_scales.data(), result_bits.data()}, range.length, parameters_,
                     y.data() + range.begin * element);
@@ -145,8 +147,9 @@ void expect_simulated(const Case& c) {
     expected.push_back(simulation.call(inputs[call]));
   }
   RankOptions options;
-  options.settings = fmt::format("ONEBIT_MIN_SIZE=0\nONEBIT_BLOCK={}\nONEBIT_SCALE={}\n{}",
-                                 c.block == 0 ? "whole" : std::to_string(c.block), c.mean ? "mean" : "rms", c.more);
+  options.settings =
+      fmt::format("ONEBIT_MIN_SIZE=0\nONEBIT_BLOCK={}\nONEBIT_SCALE={}\n{}",
+                  c.block == 0 ? "whole" : std::to_string(c.block), c.mean ? "mean" : "rms", c.more);
   run_ranks(
       c.ranks,
       [&](int rank, onebitComm_t comm) {
@@ -154,8 +157,9 @@ void expect_simulated(const Case& c) {
           std::vector<std::byte> send = inputs[call][rank];
           std::vector<std::byte> receive(send.size());
           std::byte* out = call % 2 == 0 ? receive.data() : send.data();  // out of place and in place in turn
-          ASSERT_TRUE(succeeded(onebitAllReduce(send.data(), out, c.count, static_cast<onebitDataType_t>(c.type),
-                                                static_cast<onebitRedOp_t>(c.op), "gradient", comm, nullptr)));
+          ASSERT_TRUE(
+              succeeded(onebitAllReduce(send.data(), out, c.count, static_cast<onebitDataType_t>(c.type),
+                                        static_cast<onebitRedOp_t>(c.op), "gradient", comm, nullptr)));
           ASSERT_EQ(std::memcmp(out, expected[call].data(), expected[call].size()), 0) << "call " << call;
         }
         onebitStats_t stats{};
@@ -171,7 +175,8 @@ TEST(OneBit, EveryNumberOfRanksGivesTheSimulatedBytes) {
 }
 
 TEST(OneBit, EveryCountGivesTheSimulatedBytes) {
-  for (const std::size_t count : {1, 2, 7, 8, 9, 31, 2047, 2049, 6143, 65'536, 300'007}) expect_simulated({3, count});
+  for (const std::size_t count : {1, 2, 7, 8, 9, 31, 2047, 2049, 6143, 65'536, 300'007})
+    expect_simulated({3, count});
 }
 
 TEST(OneBit, EveryTypeAndOpGivesTheSimulatedBytes) {
@@ -189,9 +194,10 @@ TEST(OneBit, EveryBlockAndScaleGivesTheSimulatedBytes) {
 }
 
 TEST(OneBit, ChunksThreadsAndDepthDoNotChangeTheBytes) {
-  for (const std::string more : {"ONEBIT_CHUNK=2048\nONEBIT_PIPELINE_DEPTH=1", "ONEBIT_CHUNK=4096\nONEBIT_THREADS=4",
-                                 "ONEBIT_CHUNK=1\nONEBIT_PIPELINE_DEPTH=64\nONEBIT_THREADS=3\nONEBIT_TCP_FLOWS=4",
-                                 "ONEBIT_CODEC_IMPL=scalar"}) {
+  for (const std::string more :
+       {"ONEBIT_CHUNK=2048\nONEBIT_PIPELINE_DEPTH=1", "ONEBIT_CHUNK=4096\nONEBIT_THREADS=4",
+        "ONEBIT_CHUNK=1\nONEBIT_PIPELINE_DEPTH=64\nONEBIT_THREADS=3\nONEBIT_TCP_FLOWS=4",
+        "ONEBIT_CODEC_IMPL=scalar"}) {
     expect_simulated({4, 300'007, DataType::kFloat32, ReduceOp::kAvg, 2048, false, more});
     expect_simulated({4, 300'007, DataType::kFloat32, ReduceOp::kSum, 0, true, more});
   }
@@ -201,33 +207,32 @@ TEST(OneBit, TheErrorOfTheAccumulatedSumFallsAsOneOverTheCalls) {
   constexpr std::size_t kCount = 40'000;
   constexpr int kRanks = 4;
   std::vector<double> error_at;
-  run_ranks(
-      kRanks,
-      [&](int rank, onebitComm_t comm) {
-        std::vector<std::vector<float>> fixed(kRanks, std::vector<float>(kCount));
-        for (int r = 0; r < kRanks; ++r) {
-          Random random(static_cast<std::uint64_t>(r) + 1);
-          for (float& x : fixed[r]) x = random.unit();
-        }
-        std::vector<double> sum(kCount);
-        std::vector<float> y(kCount);
-        for (int call = 1; call <= 100; ++call) {
-          ASSERT_TRUE(succeeded(
-              onebitAllReduce(fixed[rank].data(), y.data(), kCount, onebitFloat32, onebitAvg, "g", comm, nullptr)));
-          for (std::size_t i = 0; i < kCount; ++i) sum[i] += y[i];
-          if (rank != 0 || (call != 1 && call != 10 && call != 100)) continue;
-          double wrong = 0;
-          double right = 0;
-          for (std::size_t i = 0; i < kCount; ++i) {
-            double exact = 0;
-            for (int r = 0; r < kRanks; ++r) exact += fixed[r][i] / static_cast<double>(kRanks);
-            wrong += std::pow(sum[i] / call - exact, 2);
-            right += exact * exact;
-          }
-          error_at.push_back(std::sqrt(wrong / right));
-        }
-      },
-      {"ONEBIT_MIN_SIZE=0\n"});
+  run_ranks(kRanks,
+            [&](int rank, onebitComm_t comm) {
+              std::vector<std::vector<float>> fixed(kRanks, std::vector<float>(kCount));
+              for (int r = 0; r < kRanks; ++r) {
+                Random random(static_cast<std::uint64_t>(r) + 1);
+                for (float& x : fixed[r]) x = random.unit();
+              }
+              std::vector<double> sum(kCount);
+              std::vector<float> y(kCount);
+              for (int call = 1; call <= 100; ++call) {
+                ASSERT_TRUE(succeeded(onebitAllReduce(fixed[rank].data(), y.data(), kCount, onebitFloat32,
+                                                      onebitAvg, "g", comm, nullptr)));
+                for (std::size_t i = 0; i < kCount; ++i) sum[i] += y[i];
+                if (rank != 0 || (call != 1 && call != 10 && call != 100)) continue;
+                double wrong = 0;
+                double right = 0;
+                for (std::size_t i = 0; i < kCount; ++i) {
+                  double exact = 0;
+                  for (int r = 0; r < kRanks; ++r) exact += fixed[r][i] / static_cast<double>(kRanks);
+                  wrong += std::pow(sum[i] / call - exact, 2);
+                  right += exact * exact;
+                }
+                error_at.push_back(std::sqrt(wrong / right));
+              }
+            },
+            {"ONEBIT_MIN_SIZE=0\n"});
   ASSERT_EQ(error_at.size(), 3U);
   EXPECT_LT(error_at[1], error_at[0] / 4);
   EXPECT_LT(error_at[2], error_at[1] / 4);
@@ -235,23 +240,22 @@ TEST(OneBit, TheErrorOfTheAccumulatedSumFallsAsOneOverTheCalls) {
 
 TEST(OneBit, ANonFiniteElementPoisonsItsBlockEverywhereAndTheNextCallIsClean) {
   constexpr std::size_t kCount = 50'000;
-  run_ranks(
-      3,
-      [&](int rank, onebitComm_t comm) {
-        std::vector<float> x(kCount, 1.0F);
-        std::vector<float> y(kCount);
-        if (rank == 1) x[20'000] = std::numeric_limits<float>::infinity();
-        ASSERT_TRUE(
-            succeeded(onebitAllReduce(x.data(), y.data(), kCount, onebitFloat32, onebitAvg, "g", comm, nullptr)));
-        EXPECT_TRUE(std::isnan(y[20'000]));
-        EXPECT_EQ(y[0], 1.0F);
-        EXPECT_EQ(y[kCount - 1], 1.0F);
-        x[20'000] = 1.0F;
-        ASSERT_TRUE(
-            succeeded(onebitAllReduce(x.data(), y.data(), kCount, onebitFloat32, onebitAvg, "g", comm, nullptr)));
-        for (const float each : y) ASSERT_EQ(each, 1.0F);
-      },
-      {"ONEBIT_MIN_SIZE=0\n"});
+  run_ranks(3,
+            [&](int rank, onebitComm_t comm) {
+              std::vector<float> x(kCount, 1.0F);
+              std::vector<float> y(kCount);
+              if (rank == 1) x[20'000] = std::numeric_limits<float>::infinity();
+              ASSERT_TRUE(succeeded(
+                  onebitAllReduce(x.data(), y.data(), kCount, onebitFloat32, onebitAvg, "g", comm, nullptr)));
+              EXPECT_TRUE(std::isnan(y[20'000]));
+              EXPECT_EQ(y[0], 1.0F);
+              EXPECT_EQ(y[kCount - 1], 1.0F);
+              x[20'000] = 1.0F;
+              ASSERT_TRUE(succeeded(
+                  onebitAllReduce(x.data(), y.data(), kCount, onebitFloat32, onebitAvg, "g", comm, nullptr)));
+              for (const float each : y) ASSERT_EQ(each, 1.0F);
+            },
+            {"ONEBIT_MIN_SIZE=0\n"});
 }
 
 TEST(OneBit, TheBytesOnTheWireFollowTheFormula) {
@@ -263,7 +267,8 @@ TEST(OneBit, TheBytesOnTheWireFollowTheFormula) {
     onebitStats_t after{};
     before.size = after.size = sizeof before;
     ASSERT_TRUE(succeeded(onebitCommGetStats(comm, &before)));
-    ASSERT_TRUE(succeeded(onebitAllReduce(x.data(), x.data(), kCount, onebitFloat32, onebitSum, "g", comm, nullptr)));
+    ASSERT_TRUE(
+        succeeded(onebitAllReduce(x.data(), x.data(), kCount, onebitFloat32, onebitSum, "g", comm, nullptr)));
     ASSERT_TRUE(succeeded(onebitCommGetStats(comm, &after)));
     const double due = 2 * (kRanks - 1) / kRanks * (1.0 / 8 + 4.0 / 2048) * kCount;
     const auto sent = static_cast<double>(after.wire_bytes_sent - before.wire_bytes_sent);

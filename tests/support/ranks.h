@@ -1,6 +1,8 @@
-// Ranks for tests: as threads of this process, each with a communicator of its own, joined by a unique id over loopback.
+// Ranks for tests: as threads of this process, each with a communicator of its own, joined by a unique id
+// over loopback.
 //
-// A failed call inside a rank is a failed assertion of the test that names the rank. Threads: run_ranks joins all before it returns.
+// A failed call inside a rank is a failed assertion of the test that names the rank. Threads: run_ranks joins
+// all before it returns.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +32,8 @@ inline std::string loopback_settings() {
 }
 
 /// Runs `body(rank, comm)` on `ranks` threads.
-inline void run_ranks(int ranks, const std::function<void(int, onebitComm_t)>& body, const RankOptions& options = {}) {
+inline void run_ranks(int ranks, const std::function<void(int, onebitComm_t)>& body,
+                      const RankOptions& options = {}) {
   ::setenv("ONEBIT_SOCKET_IFNAME", "lo", 1);
   onebitUniqueId id;
   ASSERT_TRUE(succeeded(onebitGetUniqueId(&id)));

@@ -39,6 +39,7 @@ TEST_P(TransportContract, CarriesMessagesOfEverySizeBothWays) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::uint32_t seed = 1;
+  const std::size_t largest = (small_buffers() ? 1UL << 20 : 16UL << 20) + 1;
   for (const std::size_t bytes :
        {0UL, 1UL, 39UL, 4099UL, 65535UL, 65536UL, 65537UL, 262145UL, 1UL << 20, largest}) {
     SCOPED_TRACE(bytes);

@@ -40,8 +40,8 @@ bool drive(const std::vector<Context*>& contexts, const std::function<bool()>& d
   while (!done()) {
     if (deadline.passed()) return false;
     for (Context* context : contexts) {
-      // With several contexts none may wait long, since the others need this thread.
-      const Status status = progress(*context, milliseconds(contexts.size() == 1 ? 20 : 0));
+      // With several contexts none may wait, since the others need this thread.
+      const Status status = progress(*context, milliseconds(contexts.size() == 1 ? 1 : 0));
       EXPECT_TRUE(status.ok()) << status.message();
     }
   }

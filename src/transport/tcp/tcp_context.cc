@@ -50,7 +50,7 @@ class TcpContext final : public Context {
   Endpoint* failed() const override { return core_->failed.empty() ? nullptr : core_->failed.front(); }
   void wake() noexcept override { core_->poller.wake(); }
   int event_fd() const override {
-    event_fd_used_ = true;
+    core_->poller.watch();
     return core_->poller.fd();
   }
 
@@ -64,7 +64,6 @@ class TcpContext final : public Context {
   std::vector<Device> devices_;
   std::uint32_t flows_;
   Clock::time_point next_tick_ = Clock::time_point::max();
-  mutable bool event_fd_used_ = false;
 };
 
 Status TcpContext::check_device(std::size_t device) const {
@@ -98,13 +97,15 @@ Result<std::unique_ptr<Endpoint>> TcpContext::connect(std::size_t device, const 
 }
 
 Status TcpContext::progress(milliseconds timeout, std::vector<Request*>& completed) try {
+  core_->poller.enter();
   const Status status = run(timeout);
   for (TcpEndpoint* endpoint : core_->reporting) endpoint->report(completed);
   core_->reporting.clear();
   core_->notable = false;
-  if (event_fd_used_ && core_->poller.has_ready()) core_->poller.signal_ready();
+  core_->poller.leave();
   return status;
 } catch (const std::exception& e) {
+  core_->poller.leave();
   return out_of_memory(e);
 }
 

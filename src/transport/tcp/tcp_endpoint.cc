@@ -98,6 +98,7 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCo
     flow.fd = std::move(fd);
     ONEBIT_RETURN_IF_ERROR(made->core_->poller.add(flow.fd.get(), flow));
     flow.phase = Flow::Phase::kOpen;
+    flow.end_hard(true);
     flow.writable = true;  // readable comes from the set
   }
   made->open_flows_ = made->flows_.size();
@@ -157,6 +158,7 @@ void TcpEndpoint::advance_opening(Flow& flow) {
 void TcpEndpoint::on_open(Flow& flow) {
   flow.phase = Flow::Phase::kOpen;
   flow.handshake.reset();
+  flow.end_hard(true);
   // The handshake may have used up the edge that also told of what comes after it.
   flow.readable = flow.writable = true;
   if (++open_flows_ < flows_.size()) return;
@@ -184,6 +186,7 @@ void TcpEndpoint::end(Request& request, Request::State state) noexcept {
   if (!request.notify) return;
   if (ended_.empty()) core_->reporting.push_back(this);
   ended_.push(request);
+  core_->poller.announce();
 }
 
 void TcpEndpoint::report(std::vector<Request*>& completed) {
@@ -257,6 +260,7 @@ void TcpEndpoint::tell_peer(Flow& flow, const Status& reason) noexcept {
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
   if (::sendmsg(flow.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+  flow.end_hard(false);
   // To close a socket with unread bytes is to reset it, which may overtake the reason: they are thrown away.
   for (int i = 0; i < 4; ++i) {
     if (::recv(flow.fd.get(), nullptr, 1 << 30, MSG_TRUNC | MSG_DONTWAIT) <= 0) break;

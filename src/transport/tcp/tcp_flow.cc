@@ -21,6 +21,11 @@ void Flow::on_ready() {
   endpoint.on_flow_ready(*this);
 }
 
+void Flow::end_hard(bool hard) noexcept {
+  const linger how{hard ? 1 : 0, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &how, sizeof how);
+}
+
 Flow::Write Flow::write(std::uint64_t& written) {
   while (has_out()) {
     std::array<iovec, 2 * kMaxBatch> pieces;
@@ -95,8 +100,9 @@ Flow::Read Flow::read(std::uint64_t& payload_read, std::uint64_t& total_read) {
   if (direct > 0) pieces[count++] = {payload_at, direct};
   std::size_t wanted = direct;
   if (direct == payload_left) {
-    pieces[count++] = {staging.data() + end, staging.size() - end};
-    wanted += staging.size() - end;
+    const std::size_t room = large_expected && end < kHeaderBytes ? kHeaderBytes - end : staging.size() - end;
+    pieces[count++] = {staging.data() + end, room};
+    wanted += room;
   }
   ssize_t got;
   do {

@@ -2,9 +2,9 @@
 //
 // Sending: up to kMaxBatch segments are committed to a flow at a time and written by gathering. Receiving:
 // a staging buffer takes headers and small payloads; the rest of a large payload is read straight to its
-// destination. A flow whose next header belongs to a message that no receive matches yet is parked: nothing
-// more is read from it. Invariant: bytes on the socket are consumed in order, and `out` is only changed at
-// its end or by what the kernel has taken. Threads: those of the context.
+// destination, with the next header behind it. A flow whose next header belongs to a message that no receive
+// matches yet is parked: nothing more is read from it. Invariant: bytes on the socket are consumed in order,
+// and `out` is only changed at its end or by what the kernel has taken. Threads: those of the context.
 #pragma once
 
 #include <array>
@@ -38,6 +38,11 @@ class Flow final : public Source {
   };
   static constexpr std::size_t kMaxBatch = 16;
   static constexpr std::size_t kStagingBytes = 16 << 10;
+  static constexpr std::size_t kLarge = 32 << 10;  ///< a segment worth a read of its own
+
+  /// With `hard`, the kernel resets the connection when it closes, also at the death of the process: a peer
+  /// whose window is closed learns of it at once, not after it has made room for what was still to be sent.
+  void end_hard(bool hard) noexcept;
 
   // Sending
   bool has_out() const noexcept { return out_first < out_count; }
@@ -70,6 +75,7 @@ class Flow final : public Source {
   bool maybe_unacknowledged = false;
 
   std::vector<std::byte> staging;
+  bool large_expected = false;  ///< the last segment was large: stage the next header only, nothing twice
   std::size_t begin = 0;
   std::size_t end = 0;
   Request* receiving = nullptr;

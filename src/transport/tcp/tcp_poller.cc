@@ -48,6 +48,18 @@ void Poller::enqueue(Source& source) noexcept {
   source.next_ = nullptr;
   (last_ != nullptr ? last_->next_ : first_) = &source;
   last_ = &source;
+  announce();
+}
+
+void Poller::watch() noexcept {
+  if (watched_) return;
+  watched_ = true;
+  announce();  // of what may have come up before
+}
+
+void Poller::leave() noexcept {
+  inside_ = false;
+  if (has_ready()) announce();
 }
 
 void Poller::unlink(Source& source) noexcept {

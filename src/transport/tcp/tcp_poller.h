@@ -67,11 +67,18 @@ class Poller {
 
   /// Makes a wait return kWoken. Any thread, async-signal-safe.
   void wake() noexcept;
-  /// Makes fd() readable, until the next wait, without a wake.
-  void signal_ready() noexcept;
+  /// From now on the caller may wait on fd() itself: it must be readable while there is work, also such that
+  /// comes up outside of progress(), and without an event of a socket.
+  void watch() noexcept;
+  void enter() noexcept { inside_ = true; }
+  void leave() noexcept;
+  void announce() noexcept {
+    if (watched_ && !inside_) signal_ready();
+  }
 
  private:
   void unlink(Source& source) noexcept;
+  void signal_ready() noexcept;
   bool read_wakes() noexcept;
   friend class Source;
 
@@ -81,6 +88,8 @@ class Poller {
   Source* last_ = nullptr;
   Source* end_of_round_ = nullptr;  ///< the last one of this round
   std::uint64_t own_signals_ = 0;
+  bool watched_ = false;
+  bool inside_ = false;
   std::array<epoll_event, 64> events_{};
 };
 

@@ -138,6 +138,7 @@ TcpEndpoint::Consumed TcpEndpoint::take_data(Flow& flow, const SegmentHeader& he
   flow.receiving = request;
   flow.payload_at = request->data + header.offset;
   flow.payload_left = header.segment_bytes;
+  flow.large_expected = header.segment_bytes >= Flow::kLarge;
   if (flow.payload_left == 0) finish_segment(flow);
   return Consumed::kAll;
 }

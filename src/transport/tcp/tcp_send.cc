@@ -131,6 +131,7 @@ void TcpEndpoint::send_goodbyes() {
       segment.payload = nullptr;
       segment.bytes = 0;
       flow->goodbye_sent = true;
+      flow->end_hard(false);
       write(*flow);
     }
   }

@@ -1,0 +1,357 @@
+// Residual files: read only when they are whole and fit, written whole or not at all, and nothing that is
+// owed is lost or doubled when the number of ranks changes.
+
+#include "collective/residual_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "collective/partition.h"
+#include "support/ranks.h"
+#include "support/temporary_directory.h"
+
+namespace onebit::collective {
+namespace {
+
+using onebit::testing::files_in;
+using onebit::testing::Random;
+using onebit::testing::read_bytes;
+using onebit::testing::TemporaryDirectory;
+using onebit::testing::write_bytes;
+using ::testing::HasSubstr;
+
+void fill(ResidualStore& store, std::string_view tag, std::size_t count, ReduceOp op,
+          DataType type = DataType::kFloat32) {
+  auto residual = store.get(tag, count, type, op);
+  ASSERT_TRUE(residual.ok());
+  Random random(store.rank() * 1000 + count + tag.size());
+  for (float& x : (*residual)->worker_error.span()) x = random.unit();
+  for (float& x : (*residual)->owner_error.span()) x = random.unit();
+}
+
+/// Three tags of other shapes, one shorter than there are bytes for all owners.
+ResidualStore filled(std::size_t rank, std::size_t ranks) {
+  ResidualStore store(rank, ranks);
+  fill(store, "weight", 1003, ReduceOp::kAvg);
+  fill(store, "bias", 5, ReduceOp::kSum, DataType::kBFloat16);
+  fill(store, "a tag/with [odd] letters\n", 64, ReduceOp::kSum);
+  return store;
+}
+
+bool equal(const AlignedBuffer<float>& a, const AlignedBuffer<float>& b) {
+  return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.bytes()) == 0);
+}
+void expect_equal(const ResidualStore& a, const ResidualStore& b) {
+  ASSERT_EQ(a.entries().size(), b.entries().size());
+  for (const auto& [tag, residual] : a.entries()) {
+    const auto other = b.entries().find(tag);
+    ASSERT_NE(other, b.entries().end()) << tag;
+    EXPECT_EQ(residual.count, other->second.count);
+    EXPECT_EQ(residual.type, other->second.type);
+    EXPECT_EQ(residual.op, other->second.op);
+    EXPECT_TRUE(equal(residual.worker_error, other->second.worker_error)) << tag;
+    EXPECT_TRUE(equal(residual.owner_error, other->second.owner_error)) << tag;
+  }
+}
+
+std::string file_of(const TemporaryDirectory& directory, std::size_t rank, std::size_t ranks) {
+  return fmt::format("{}/dp.rank-{}-of-{}.residuals", directory.path(), rank, ranks);
+}
+
+void save_all(const TemporaryDirectory& directory, std::size_t ranks) {
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const Status status = save_residuals(filled(rank, ranks), "dp", directory.path());
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
+/// What is owed at each element of `tag` by all ranks together, as it will enter later results.
+std::vector<double> owed(const std::vector<ResidualStore>& stores, std::string_view tag) {
+  std::vector<double> sum;
+  for (const ResidualStore& store : stores) {
+    const Residual& residual = store.entries().find(tag)->second;
+    const double weight = residual.op == ReduceOp::kAvg ? 1.0 / static_cast<double>(stores.size()) : 1.0;
+    sum.resize(residual.count);
+    for (std::size_t i = 0; i < residual.count; ++i) sum[i] += weight * residual.worker_error.data()[i];
+    const Range own = PartitionPlan(residual.count, stores.size(), 1).partition(store.rank());
+    EXPECT_EQ(own.length, residual.owner_error.size());
+    for (std::size_t i = 0; i < own.length; ++i) sum[own.begin + i] += residual.owner_error.data()[i];
+  }
+  return sum;
+}
+
+TEST(ResidualFile, GivesBackEveryBitToTheSameRank) {
+  const TemporaryDirectory directory;
+  save_all(directory, 3);
+  EXPECT_EQ(files_in(directory.path()), 3U);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    ResidualStore store(rank, 3);
+    fill(store, "to be replaced", 10, ReduceOp::kSum);
+    const Status status = load_residuals(store, "dp", directory.path());
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_equal(store, filled(rank, 3));
+  }
+}
+
+TEST(ResidualFile, OfNoTagsIsAFileToo) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(save_residuals(ResidualStore(0, 1), "dp", directory.path()).ok());
+  ResidualStore store = filled(0, 1);
+  ASSERT_TRUE(load_residuals(store, "dp", directory.path()).ok());
+  EXPECT_TRUE(store.entries().empty());
+}
+
+TEST(Resharding, NeitherLosesNorDoublesWhatIsOwed) {
+  for (const auto& [before, after] :
+       {std::pair<std::size_t, std::size_t>{4, 2}, {2, 4}, {3, 5}, {8, 1}, {1, 3}, {5, 8}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
+    const TemporaryDirectory directory;
+    save_all(directory, before);
+    std::vector<ResidualStore> old_stores;
+    for (std::size_t rank = 0; rank < before; ++rank) old_stores.push_back(filled(rank, before));
+    std::vector<ResidualStore> new_stores;
+    for (std::size_t rank = 0; rank < after; ++rank) {
+      new_stores.emplace_back(rank, after);
+      const Status status = load_residuals(new_stores.back(), "dp", directory.path());
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    for (const auto& [tag, residual] : old_stores[0].entries()) {
+      const auto was = owed(old_stores, tag);
+      const auto is = owed(new_stores, tag);
+      ASSERT_EQ(was.size(), is.size());
+      for (std::size_t i = 0; i < was.size(); ++i)
+        ASSERT_NEAR(is[i], was[i], 1e-5) << tag << " element " << i;
+    }
+  }
+}
+
+TEST(Resharding, NeedsTheFileOfEveryOldRank) {
+  const TemporaryDirectory directory;
+  save_all(directory, 4);
+  std::filesystem::remove(file_of(directory, 2, 4));
+  ResidualStore store = filled(0, 2);
+  const Status status = load_residuals(store, "dp", directory.path());
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("rank-2-of-4"));
+  expect_equal(store, filled(0, 2));
+}
+
+TEST(Resharding, OfTwoOldNumbersOfRanksIsRefused) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  save_all(directory, 4);
+  ResidualStore store = filled(0, 3);
+  const Status status = load_residuals(store, "dp", directory.path());
+  EXPECT_EQ(status.code(), Code::kDataError);
+  EXPECT_THAT(status.message(), HasSubstr("2"));
+  EXPECT_THAT(status.message(), HasSubstr("4"));
+  EXPECT_THAT(status.message(), HasSubstr("out of date"));
+  expect_equal(store, filled(0, 3));
+}
+
+TEST(Resharding, OfTagsThatNotAllOldRanksHaveWithOneShapeIsRefused) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  ResidualStore other(1, 2);
+  fill(other, "weight", 1004, ReduceOp::kAvg);
+  ASSERT_TRUE(save_residuals(other, "dp", directory.path()).ok());
+  ResidualStore store = filled(0, 3);
+  const Status status = load_residuals(store, "dp", directory.path());
+  EXPECT_EQ(status.code(), Code::kDataError);
+  EXPECT_THAT(status.message(), HasSubstr("weight"));
+  expect_equal(store, filled(0, 3));
+}
+
+/// Loading fails with kDataError naming the file, and changes nothing.
+void expect_refused(const TemporaryDirectory& directory, std::size_t ranks, std::string_view words) {
+  ResidualStore store = filled(0, ranks);
+  const Status status = load_residuals(store, "dp", directory.path());
+  ASSERT_EQ(status.code(), Code::kDataError) << status.message();
+  EXPECT_THAT(status.message(), HasSubstr("rank-0-of-2"));
+  EXPECT_THAT(status.message(), HasSubstr(std::string(words)));
+  expect_equal(store, filled(0, ranks));
+}
+
+TEST(DamagedFile, TruncatedAnywhereIsRefused) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  const std::string path = file_of(directory, 0, 2);
+  const std::string whole = read_bytes(path);
+  ASSERT_GT(whole.size(), 6000U);
+  for (std::size_t length = 0; length < whole.size(); length += length < 200 ? 1 : 97) {
+    SCOPED_TRACE(length);
+    write_bytes(path, whole.substr(0, length));
+    for (const std::size_t ranks : {2U, 3U}) expect_refused(directory, ranks, "");
+    if (::testing::Test::HasFailure()) return;
+  }
+  write_bytes(path, whole.substr(0, whole.size() - 1));
+  expect_refused(directory, 2, "truncated");
+  write_bytes(path, whole + "x");
+  expect_refused(directory, 2, "1 bytes follow");
+}
+
+TEST(DamagedFile, WithAnyByteChangedIsRefused) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  const std::string path = file_of(directory, 0, 2);
+  const std::string whole = read_bytes(path);
+  for (std::size_t at = 0; at < whole.size(); at += at < 200 || at + 20 > whole.size() ? 1 : 53) {
+    for (const int flip : {1, 0x80, 0xFF}) {
+      SCOPED_TRACE(fmt::format("byte {} xor {}", at, flip));
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ flip);
+      write_bytes(path, damaged);
+      expect_refused(directory, 2, "");
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(DamagedFile, OfAnotherVersionSaysWhich) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  std::string bytes = read_bytes(file_of(directory, 0, 2));
+  bytes[8] = 7;
+  write_bytes(file_of(directory, 0, 2), bytes);
+  expect_refused(directory, 2, "version 7");
+}
+
+TEST(DamagedFile, ThatIsAnotherRanksSaysWhose) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  std::filesystem::copy_file(file_of(directory, 1, 2), file_of(directory, 0, 2),
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(directory, 2, "rank 1 of 2");
+  const TemporaryDirectory four;
+  save_all(four, 4);
+  std::filesystem::copy_file(file_of(four, 0, 4), file_of(directory, 0, 2),
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(directory, 2, "rank 0 of 4");
+}
+
+TEST(DamagedFile, OfSomethingElseIsRefused) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  write_bytes(file_of(directory, 0, 2), std::string(10'000, '\0'));
+  expect_refused(directory, 2, "not a file of residuals");
+}
+
+TEST(Loading, FromNowhereIsAnErrorThatNamesTheDirectory) {
+  ResidualStore store = filled(0, 2);
+  for (const char* nowhere : {"/no/such/directory", "/dev/null", ""}) {
+    const Status status = load_residuals(store, "dp", nowhere);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr(nowhere));
+  }
+  const TemporaryDirectory empty;
+  const Status status = load_residuals(store, "dp", empty.path());
+  EXPECT_EQ(status.code(), Code::kDataError);
+  EXPECT_THAT(status.message(), HasSubstr("'dp'"));
+  expect_equal(store, filled(0, 2));
+}
+
+TEST(Loading, TakesOnlyFilesOfTheCommunicatorsName) {
+  const TemporaryDirectory directory;
+  save_all(directory, 2);
+  for (const char* other : {"d", "dp.rank-0-of-2", "tp"}) {
+    ResidualStore store(0, 2);
+    EXPECT_FALSE(load_residuals(store, other, directory.path()).ok()) << other;
+  }
+  // Files that are none of ours are passed by.
+  for (const char* other :
+       {"dp.rank-0-of-3.residuals.123.tmp", "dp.rank-0-of-x.residuals", "dp.rank-", "README"}) {
+    write_bytes(directory.path() + "/" + other, "text");
+  }
+  ResidualStore store(0, 2);
+  const Status status = load_residuals(store, "dp", directory.path());
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(Saving, UnderANameThatIsNoFileNameWorks) {
+  const TemporaryDirectory directory;
+  for (const std::string name : {"a/b", "../up", ".", "with space", "new\nline", "", "ünïcode"}) {
+    ASSERT_TRUE(save_residuals(filled(0, 1), name, directory.path() + "/deep/er").ok()) << name;
+    ResidualStore store(0, 1);
+    ASSERT_TRUE(load_residuals(store, name, directory.path() + "/deep/er").ok()) << name;
+    expect_equal(store, filled(0, 1));
+  }
+  EXPECT_EQ(files_in(directory.path()), 1U);
+}
+
+TEST(Saving, ResidualsThatAFailedCallHasSpoiltIsLeftOut) {
+  const TemporaryDirectory directory;
+  ResidualStore store = filled(0, 1);
+  (*store.get("bias", 5, DataType::kBFloat16, ReduceOp::kSum))->in_call = true;
+  ASSERT_TRUE(save_residuals(store, "dp", directory.path()).ok());
+  ResidualStore loaded(0, 1);
+  ASSERT_TRUE(load_residuals(loaded, "dp", directory.path()).ok());
+  EXPECT_EQ(loaded.entries().size(), 2U);
+  EXPECT_EQ(loaded.entries().count("bias"), 0U);
+}
+
+/// Saving fails; the file that was there is as it was, and nothing else is there.
+void expect_old_file_stays(const std::string& directory) {
+  const std::string path = directory + "/dp.rank-0-of-1.residuals";
+  const std::string before = read_bytes(path);
+  ResidualStore large(0, 1);
+  fill(large, "large", 1'000'000, ReduceOp::kSum);
+  const Status status = save_residuals(large, "dp", directory);
+  EXPECT_EQ(status.code(), Code::kSystemError) << status.message();
+  EXPECT_THAT(status.message(), HasSubstr(path));
+  EXPECT_EQ(files_in(directory), 1U) << "a temporary file is left";
+  EXPECT_TRUE(read_bytes(path) == before) << "the old file has changed";
+  ResidualStore loaded(0, 1);
+  EXPECT_TRUE(load_residuals(loaded, "dp", directory).ok());
+  expect_equal(loaded, filled(0, 1));
+}
+
+TEST(Saving, OnADiskThatIsFullLeavesTheOldFile) {
+  if (::unshare(CLONE_NEWNS) != 0)
+    GTEST_SKIP() << "no mount namespace: " << std::strerror(errno) << " (needs root)";
+  const TemporaryDirectory directory;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "no tmpfs: " << std::strerror(errno);
+  }
+  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path()).ok());
+  expect_old_file_stays(directory.path());
+  ASSERT_EQ(::umount(directory.path().c_str()), 0);
+}
+
+TEST(Saving, AboveTheFileSizeLimitLeavesTheOldFile) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path()).ok());
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 1 << 20;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  expect_old_file_stays(directory.path());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
+}
+
+TEST(Saving, WhereNoDirectoryCanBeIsAnErrorThatNamesIt) {
+  for (const char* nowhere : {"/dev/null/x", "/proc/no/such"}) {
+    const Status status = save_residuals(filled(0, 1), "dp", nowhere);
+    EXPECT_EQ(status.code(), Code::kSystemError);
+    EXPECT_THAT(status.message(), HasSubstr(nowhere));
+  }
+}
+
+}  // namespace
+}  // namespace onebit::collective
