@@ -6,6 +6,8 @@
 
 #include <onebit/onebit.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>

@@ -14,39 +14,36 @@ constexpr std::size_t kBatch = 8;
 /// Blocks up to this size use a small scratch block on the stack, larger ones one of kMaxBlock.
 constexpr std::size_t kUsualBlock = 4096;
 
-/// What the sweep over a row needs of each piece of a batch.
+/// What the sweep over a block needs of each piece of a batch.
 struct Terms {
-  float plus[kBatch];                      ///< scale * factor
-  std::uint8_t bits[kBatch][kLanes / 8];   ///< of the row, side by side: the sums read them by one address
+  std::size_t count;
+  float plus[kBatch];                ///< scale * factor
+  const std::uint8_t* bits[kBatch];  ///< of the block's first element
 };
 
-/// The terms of elements i..i+n (a row or less) of block `block`. Bits after the end are 0.
-HWY_INLINE void gather_terms(std::span<const Packed> batch, std::size_t block, std::size_t i, std::size_t n,
-                             float factor, Terms& terms) {
+HWY_INLINE void gather_terms(std::span<const Packed> batch, std::size_t block, std::size_t first, float factor,
+                             Terms& terms) {
+  terms.count = batch.size();
   for (std::size_t r = 0; r < batch.size(); ++r) {
     terms.plus[r] = load_scale(batch[r].scales, block) * factor;
-    if (n == kLanes) {
-      std::memcpy(terms.bits[r], batch[r].bits + i / 8, kLanes / 8);
-    } else {
-      std::memset(terms.bits[r], 0, kLanes / 8);
-      std::memcpy(terms.bits[r], batch[r].bits + i / 8, bit_bytes(n));
-    }
+    terms.bits[r] = batch[r].bits + first / 8;
   }
 }
 
-/// Adds +-terms.plus[r] to the vector at element l of the row.
-HWY_INLINE VF32 add_term(const Terms& terms, std::size_t r, std::size_t l, VF32 c) {
-  const auto plus = hn::Set(F32(), terms.plus[r]);
-  return hn::Add(c, hn::IfThenElse(load_bits(terms.bits[r], l / hn::Lanes(F32())), plus, hn::Neg(plus)));
+/// Adds +-terms.plus[r] to the vector at element i of the block.
+HWY_INLINE VF32 add_term(const Terms& terms, std::size_t r, std::size_t i, VF32 c) {
+  const F32 f;
+  const auto plus = hn::Set(f, terms.plus[r]);
+  return hn::Add(c, hn::IfThenElse(load_bits(terms.bits[r] + i / 8, 0), plus, hn::Neg(plus)));
 }
 
 /// Adds all terms in their order. kCount is their number, or 0 when it is known at run time only.
 template <std::size_t kCount, std::size_t kBegin = 0>
-HWY_INLINE VF32 add_terms(const Terms& terms, std::size_t count, std::size_t l, VF32 c) {
+HWY_INLINE VF32 add_terms(const Terms& terms, std::size_t i, VF32 c) {
   if constexpr (kCount == 0) {
-    for (std::size_t r = 0; r < count; ++r) c = add_term(terms, r, l, c);
+    for (std::size_t r = 0; r < terms.count; ++r) c = add_term(terms, r, i, c);
   } else if constexpr (kBegin < kCount) {
-    c = add_terms<kCount, kBegin + 1>(terms, count, l, add_term(terms, kBegin, l, c));
+    c = add_terms<kCount, kBegin + 1>(terms, i, add_term(terms, kBegin, i, c));
   }
   return c;
 }
@@ -55,74 +52,51 @@ HWY_INLINE VF32 add_terms(const Terms& terms, std::size_t count, std::size_t l, 
 /// (kAveraged) or z (kCompensated). z of the last batch is added to the block's sum.
 enum class Keep { kPartial, kAveraged, kCompensated };
 
-/// Adds a batch of terms to the sums so far (none when `begins`) over one row. All pointers are to the row.
+/// Adds a batch of terms to the sums so far (none when `begins`) over one row.
 template <Scale kScale, Keep kKeep, std::size_t kCount>
-HWY_INLINE void sweep(const Terms& terms, std::size_t count, bool begins, const float* owner_error,
-                      float* destination, Lanes256& sum) {
+HWY_INLINE void sweep_row(const Terms& terms, bool begins, std::size_t i, const float* owner_error, float* destination, Lanes256& sum) {
   const F32 f;
   for (std::size_t l = 0; l < kLanes; l += hn::Lanes(f)) {
     // -0 + x is x, for every x.
-    auto c = begins ? hn::Set(f, -0.0f) : hn::LoadU(f, destination + l);
-    c = add_terms<kCount>(terms, count, l, c);
+    auto c = begins ? hn::Set(f, -0.0f) : hn::LoadU(f, destination + i + l);
+    c = add_terms<kCount>(terms, i + l, c);
     if (kKeep == Keep::kAveraged) {
       c = hn::IfThenElse(hn::IsNaN(c), hn::BitCast(f, hn::Set(U32(), kNanBits)), c);
     }
-    if (kKeep != Keep::kCompensated) hn::StoreU(c, f, destination + l);
+    if (kKeep != Keep::kCompensated) hn::StoreU(c, f, destination + i + l);
     if (kKeep == Keep::kPartial) continue;
-    const auto z = hn::Add(c, hn::LoadU(f, owner_error + l));
-    if (kKeep == Keep::kCompensated) hn::StoreU(z, f, destination + l);
+    const auto z = hn::Add(c, hn::LoadU(f, owner_error + i + l));
+    if (kKeep == Keep::kCompensated) hn::StoreU(z, f, destination + i + l);
     sum.add(l, term<kScale>(z));
   }
 }
 
-/// A row of the pieces' sums: where it is, and where the results go.
-struct Row {
-  std::size_t block;           ///< of the scales
-  std::size_t first;           ///< its first element in the pieces
-  const float* owner_error;    ///< of its first element
-  float* destination;          ///< of its first element
+template <Scale kScale, Keep kKeep, std::size_t kCount>
+HWY_NOINLINE void sweep(const Terms& in_terms, bool begins, std::size_t n, const float* owner_error, float* destination, Lanes256& in_sum) {
+  const Terms terms = in_terms;
+  Lanes256 sum;
+  std::memcpy(&sum,&in_sum,sizeof sum);
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sweep_row<kScale, kKeep, kCount>(terms, begins, i, owner_error, destination, sum);
+  std::memcpy(&in_sum,&sum,sizeof sum);
+}
 
-  HWY_INLINE Row next() const { return {block, first + kLanes, owner_error + kLanes, destination + kLanes}; }
-};
-
-/// Sums the pieces over a row, of which the first n elements count: those after them become arbitrary numbers.
 template <Scale kScale, Keep kKeep>
-HWY_INLINE void average_row(std::span<const Packed> pieces, float factor, const Row& row, std::size_t n,
-                            Lanes256& sum) {
+HWY_INLINE void average_block(std::span<const Packed> pieces, std::size_t block, std::size_t first, std::size_t n,
+                              float factor, const float* owner_error, float* destination, Lanes256& sum) {
   Terms terms;
   std::size_t done = 0;
   for (; done + kBatch < pieces.size(); done += kBatch) {
-    gather_terms(pieces.subspan(done, kBatch), row.block, row.first, n, factor, terms);
-    sweep<kScale, Keep::kPartial, kBatch>(terms, kBatch, done == 0, row.owner_error, row.destination, sum);
+    gather_terms(pieces.subspan(done, kBatch), block, first, factor, terms);
+    sweep<kScale, Keep::kPartial, kBatch>(terms, done == 0, n, owner_error, destination, sum);
   }
-  const std::size_t count = pieces.size() - done;
-  gather_terms(pieces.subspan(done), row.block, row.first, n, factor, terms);
-  switch (count) {
-    case 2: return sweep<kScale, kKeep, 2>(terms, count, done == 0, row.owner_error, row.destination, sum);
-    case 4: return sweep<kScale, kKeep, 4>(terms, count, done == 0, row.owner_error, row.destination, sum);
-    case 8: return sweep<kScale, kKeep, 8>(terms, count, done == 0, row.owner_error, row.destination, sum);
-    default: return sweep<kScale, kKeep, 0>(terms, count, done == 0, row.owner_error, row.destination, sum);
-  }
-}
-
-/// Sums the pieces over elements 0..n of a block, which `row` begins.
-template <Scale kScale, Keep kKeep>
-HWY_INLINE void average_block(std::span<const Packed> pieces, float factor, Row row, std::size_t n, Lanes256& sum) {
-  for (; n >= kLanes; n -= kLanes, row = row.next()) {
-    average_row<kScale, kKeep>(pieces, factor, row, kLanes, sum);
-  }
-  if (n == 0) return;
-  float error[kLanes] = {};
-  float destination[kLanes];
-  std::memcpy(error, row.owner_error, n * sizeof(float));
-  Lanes256 unused;
-  unused.clear();
-  average_row<kScale, kKeep>(pieces, factor, {row.block, row.first, error, destination}, n, unused);
-  std::memcpy(row.destination, destination, n * sizeof(float));
-  if (kKeep == Keep::kAveraged) {
-    sum_block<kScale>(Compensated<Float32>{row.destination, row.owner_error}, n, sum);
-  } else {
-    sum_block<kScale>(Computed{row.destination}, n, sum);
+  const bool begins = done == 0;
+  gather_terms(pieces.subspan(done), block, first, factor, terms);
+  switch (terms.count) {
+    case 2: return sweep<kScale, kKeep, 2>(terms, begins, n, owner_error, destination, sum);
+    case 4: return sweep<kScale, kKeep, 4>(terms, begins, n, owner_error, destination, sum);
+    case 8: return sweep<kScale, kKeep, 8>(terms, begins, n, owner_error, destination, sum);
+    default: return sweep<kScale, kKeep, 0>(terms, begins, n, owner_error, destination, sum);
   }
 }
 
@@ -131,30 +105,25 @@ HWY_INLINE void average_blocks(std::span<const Packed> pieces, std::size_t n, fl
                                float* owner_error, std::byte* scales, std::uint8_t* bits, float* scratch) {
   const F32 f;
   const Computed source = {scratch};
-  Lanes256 sum;
-  std::size_t count = std::min(block, n);
-  sum.clear();
-  average_block<kScale, Keep::kCompensated>(pieces, factor, {0, 0, owner_error, scratch}, count, sum);
-  for (std::size_t first = 0; first < n;) {
+  for (std::size_t first = 0; first < n; first += block) {
+    const std::size_t count = std::min(block, n - first);
+    Lanes256 sum;
+    sum.clear();
+    average_block<kScale, Keep::kCompensated>(pieces, first / block, first, count, factor, owner_error + first, scratch, sum);
     const float scale = block_scale(kScale, sum.fold(), count);
     store_scale(scales, first / block, scale);
-    const std::size_t next = first + count;
-    const std::size_t next_count = std::min(block, n - next);
-    Row row = {next / block, next, owner_error + next, scratch};
-    sum.clear();
-    if (next_count == block && !std::isnan(scale)) {
-      const auto plus = hn::Set(f, scale);
-      const auto minus = hn::Neg(plus);
-      for (std::size_t i = 0; i < block; i += kLanes, row = row.next()) {
-        quantize_row(source, i, plus, minus, owner_error + first, bits + first / 8);
-        average_row<kScale, Keep::kCompensated>(pieces, factor, row, kLanes, sum);
-      }
-    } else {
+    if (std::isnan(scale) || count < block || n - first - count < block) {
       quantize_block(source, count, scale, owner_error + first, bits + first / 8);
-      average_block<kScale, Keep::kCompensated>(pieces, factor, row, next_count, sum);
+      continue;
     }
-    first = next;
-    count = next_count;
+    const auto plus = hn::Set(f, scale);
+    const auto minus = hn::Neg(plus);
+    for (std::size_t i = 0; i < block; i += kLanes) {
+      const std::size_t at = first + block + i / 4;
+      for (std::size_t l = 0; l < kLanes/4; l += 16) __builtin_prefetch(owner_error + at + l, 0, 3);
+      for (const Packed& piece : pieces) hwy::Prefetch(piece.bits + (first + block + i)/ 8);
+      quantize_row(source, i, plus, minus, owner_error + first, bits + first / 8);
+    }
   }
 }
 
@@ -187,8 +156,7 @@ HWY_INLINE void accumulate_sub_blocks(std::span<const Packed> pieces, std::size_
     const std::size_t count = std::min<std::size_t>(kSubBlock, n - first);
     Lanes256 sum;
     sum.clear();
-    average_block<kScale, Keep::kAveraged>(pieces, factor, {0, first, owner_error + first, averaged + first}, count,
-                                           sum);
+    average_block<kScale, Keep::kAveraged>(pieces, 0, first, count, factor, owner_error + first, averaged + first, sum);
     sums[first / kSubBlock] = canonical(sum.fold());
   }
 }

@@ -45,9 +45,9 @@ HWY_INLINE void encode_blocks(const typename Type::Element* x, std::size_t n, st
     const auto plus = hn::Set(f, scale);
     const auto minus = hn::Neg(plus);
     for (std::size_t i = 0; i < block; i += kLanes) {
-      const std::size_t at = block + i * FN / FD;
-      for (std::size_t l = 0; l < kLanes*FN/FD; l += 16) __builtin_prefetch(error + first + at + l, 0, PFH);
-      for (std::size_t l = 0; l < kLanes*FN/FD; l += 64/sizeof(*x)) __builtin_prefetch(x + first + at + l, 0, PFH);
+      const std::size_t at = block + i / 4;
+      for (std::size_t l = 0; l < kLanes / 4; l += 16) __builtin_prefetch(error + first + at + l, 0, 3);
+      for (std::size_t l = 0; l < kLanes / 4; l += 64/sizeof(*x)) __builtin_prefetch(x + first + at + l, 0, 3);
       quantize_row(source, i, plus, minus, error + first, bits + first / 8);
     }
   }

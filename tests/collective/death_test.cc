@@ -83,8 +83,8 @@ class Killed : public ::testing::TestWithParam<std::tuple<int, Traffic>> {
 INSTANTIATE_TEST_SUITE_P(Jobs, Killed,
                          ::testing::Combine(::testing::Values(2, 3, 8), ::testing::ValuesIn(kTraffic)),
                          [](const auto& each) {
-                           return std::string(std::get<1>(info.param).name) +
-                                  std::to_string(std::get<0>(info.param));
+                           return std::string(std::get<1>(each.param).name) +
+                                  std::to_string(std::get<0>(each.param));
                          });
 
 TEST_P(Killed, InTheMiddleOfASeriesIsNamedByAllOthers) {

@@ -109,7 +109,9 @@ void expect_found(const Call& usual, const Call& odd, int ranks, Found found = F
         << "rank " << rank;
     invalid += outcome.result == onebitInvalidUsage ? 1 : 0;
   }
-  if (found == Found::kAtOnce) EXPECT_GT(invalid, 0) << outcomes[0].message;
+  if (found == Found::kAtOnce) {
+    EXPECT_GT(invalid, 0) << outcomes[0].message;
+  }
 }
 
 class Disagreement : public ::testing::TestWithParam<int> {};

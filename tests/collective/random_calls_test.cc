@@ -138,7 +138,9 @@ TEST_P(RandomCalls, AllGiveWhatTheyMust) {
                 if (kind == 3) exact_call<std::int64_t>(comm, rank, world, onebitInt64, count, salt);
                 if (kind == 4) broadcast_call(comm, rank, world, count, salt);
                 if (kind == 5) gather_call(comm, rank, world, count, salt);
-                if (kind == 6) ASSERT_TRUE(succeeded(onebitBarrier(comm)));
+                if (kind == 6) {
+                  ASSERT_TRUE(succeeded(onebitBarrier(comm)));
+                }
                 if (kind >= 7) {
                   const std::string tag = "tensor " + std::to_string(salt % 12);
                   Tensor& tensor = tensors[tag];

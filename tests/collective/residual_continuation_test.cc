@@ -136,7 +136,9 @@ TEST(Residuals, ReshardedAmongOtherRanksOweExactlyWhatWasNotYetGivenBack) {
                                const TemporaryDirectory& to) {
       run_ranks(ranks,
                 [&](int rank, onebitComm_t comm) {
-                  if (from != nullptr) ASSERT_TRUE(succeeded(onebitResidualLoad(comm, from->path().c_str())));
+                  if (from != nullptr) {
+                    ASSERT_TRUE(succeeded(onebitResidualLoad(comm, from->path().c_str())));
+                  }
                   for (int s = first; s < first + 5; ++s) {
                     const auto result = step(comm, rank, s);
                     if (rank == 0) books.post(result, ranks, s);
