@@ -21,6 +21,7 @@ using onebit::api::resolve_tag;
 namespace {
 
 constexpr std::size_t kLongestTag = 255;
+constexpr std::size_t kMostBytes = std::size_t{1} << 48;
 
 Result<DataType> reducible_type(onebitDataType_t datatype, onebitRedOp_t op) {
   switch (datatype) {
@@ -53,7 +54,7 @@ Result<std::size_t> size_in_bytes(std::size_t count, onebitDataType_t datatype) 
     ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, onebitSum));
     element = size_of(type);
   }
-  if (count > (std::size_t{1} << 48) / element) {
+  if (count > kMostBytes / element) {
     return Status::error(Code::kInvalidArgument, "count {} is too large", count);
   }
   return count * element;
@@ -74,11 +75,12 @@ Status check_alignment(const void* buffer, const char* name, std::size_t element
   return Status::error(Code::kInvalidArgument, "{} must be aligned to its {}-byte elements", name, element);
 }
 
-Status check_overlap(const void* sendbuff, const void* recvbuff, std::size_t bytes) {
+Status check_overlap(const void* sendbuff, std::size_t send_bytes, const void* recvbuff,
+                     std::size_t receive_bytes) {
   const auto from = reinterpret_cast<std::uintptr_t>(sendbuff);
   const auto to = reinterpret_cast<std::uintptr_t>(recvbuff);
-  if (from == to || from + bytes <= to || to + bytes <= from) return Status();
-  return Status(Code::kInvalidArgument, "sendbuff and recvbuff overlap without being equal");
+  if (from + send_bytes <= to || to + receive_bytes <= from) return Status();
+  return Status(Code::kInvalidArgument, "sendbuff and recvbuff overlap without being in place");
 }
 
 }  // namespace
@@ -92,7 +94,7 @@ onebitResult_t onebitAllReduce(const void* sendbuff, void* recvbuff, size_t coun
     ONEBIT_RETURN_IF_ERROR(check_buffers(sendbuff, recvbuff, bytes, stream));
     ONEBIT_RETURN_IF_ERROR(check_alignment(sendbuff, "sendbuff", size_of(type)));
     ONEBIT_RETURN_IF_ERROR(check_alignment(recvbuff, "recvbuff", size_of(type)));
-    ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, recvbuff, bytes));
+    if (sendbuff != recvbuff) ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, bytes, recvbuff, bytes));
     const std::size_t length = tag == nullptr ? 0 : strnlen(tag, kLongestTag + 1);
     if (length > kLongestTag) return Status(Code::kInvalidArgument, "a tag has at most 255 bytes");
     return comm->communicator->all_reduce(sendbuff, recvbuff, count, type, static_cast<ReduceOp>(op),
@@ -111,7 +113,9 @@ onebitResult_t onebitBroadcast(const void* sendbuff, void* recvbuff, size_t coun
     }
     const bool is_root = communicator.rank() == static_cast<std::size_t>(root);
     ONEBIT_RETURN_IF_ERROR(check_buffers(is_root ? sendbuff : recvbuff, recvbuff, bytes, stream));
-    if (is_root) ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, recvbuff, bytes));
+    if (is_root && sendbuff != recvbuff) {
+      ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, bytes, recvbuff, bytes));
+    }
     return communicator.broadcast(sendbuff, recvbuff, bytes, static_cast<std::size_t>(root));
   });
 }
@@ -121,8 +125,16 @@ onebitResult_t onebitAllGather(const void* sendbuff, void* recvbuff, size_t send
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(sendcount, datatype));
+    auto& communicator = *comm->communicator;
+    if (bytes > kMostBytes / communicator.ranks()) {
+      return Status::error(Code::kInvalidArgument, "sendcount {} is too large", sendcount);
+    }
     ONEBIT_RETURN_IF_ERROR(check_buffers(sendbuff, recvbuff, bytes, stream));
-    return comm->communicator->all_gather(sendbuff, recvbuff, bytes);
+    const auto* const own_part = static_cast<const std::byte*>(recvbuff) + communicator.rank() * bytes;
+    if (sendbuff != own_part) {
+      ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, bytes, recvbuff, bytes * communicator.ranks()));
+    }
+    return communicator.all_gather(sendbuff, recvbuff, bytes);
   });
 }
 

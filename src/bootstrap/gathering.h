@@ -30,7 +30,7 @@ struct Joined {
 /// How long a connection may take to prove the key.
 constexpr std::chrono::seconds kHandshakeTime{5};
 /// The most that a frame from a rank to rank 0 may hold.
-constexpr std::size_t kMaxDataFrame = 64 * 1024 + 4;
+constexpr std::size_t kMaxDataFrame = std::size_t{64} * 1024 + 4;
 
 /// Waits for ranks 1 to W-1 of `self`'s job; entry 0 of the result is empty. An error has been told to every
 /// rank that came. `meeting` names the place in messages, as in "node1:29500".

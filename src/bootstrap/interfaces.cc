@@ -122,6 +122,7 @@ Result<std::vector<Interface>> system_interfaces() {
            std::tuple(b.first, b.second.address.family() != AF_INET);
   });
   std::vector<Interface> interfaces;
+  interfaces.reserve(found.size());
   for (auto& [order, interface] : found) interfaces.push_back(std::move(interface));
   return interfaces;
 }

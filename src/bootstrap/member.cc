@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kVersionMax = 32;
 constexpr std::size_t kHostMax = 64;
 constexpr std::size_t kWhereMax = 192;
-constexpr std::size_t kFailureMax = 32 * 1024;
+constexpr std::size_t kFailureMax = std::size_t{32} * 1024;
 
 }  // namespace
 

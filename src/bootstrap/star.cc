@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using Bytes = Star::Bytes;
 
-constexpr std::size_t kMaxPart = 64 * 1024;
+constexpr std::size_t kMaxPart = std::size_t{64} * 1024;
 constexpr std::uint32_t kForEver = std::numeric_limits<std::uint32_t>::max();
 // How much longer than its own deadline a rank waits for rank 0's word, which says who is late.
 constexpr milliseconds kGrace{2'000};

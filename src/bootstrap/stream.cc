@@ -11,7 +11,7 @@
 namespace onebit::bootstrap {
 namespace {
 
-constexpr std::size_t kStep = 64 * 1024;  // memory grows by at most this ahead of the bytes
+constexpr std::size_t kStep = std::size_t{64} * 1024;  // memory grows by at most this ahead of the bytes
 
 Status gone(int error) {
   return Status(Code::kRemoteError, Status::system(error, "its connection broke").message());

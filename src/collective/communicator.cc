@@ -46,8 +46,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   made->codec_ = *codec;
   const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous->local_ranks()));
   made->compute_threads_ = settings.threads != 0 ? settings.threads : std::clamp(share, 1U, 8U);
-  ONEBIT_RETURN_IF_ERROR(made->compare_settings(*rendezvous));
-  ONEBIT_RETURN_IF_ERROR(made->connect(*rendezvous));
+  Status status = made->compare_settings(*rendezvous);
+  if (status.ok()) status = made->connect(*rendezvous);
+  if (!status.ok()) return made->break_with(status);  // peers that are connected already hear why
   log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
       made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
       settings.transport);

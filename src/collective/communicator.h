@@ -86,6 +86,8 @@ class Communicator {
   Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks);
   Status connect(bootstrap::Rendezvous& rendezvous);
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
+  /// Starts to connect to the ranks below this one.
+  Status open_connections(std::span<const std::vector<std::byte>> handles);
 
   class CallGuard;
   /// Runs the body of a collective call. Whatever it fails with breaks the communicator, as this rank is then

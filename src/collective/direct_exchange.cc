@@ -25,9 +25,10 @@ Status DirectExchange::start() {
     each.request.user = &each;
     each.request.notify = true;
     transport::Endpoint& endpoint = *peers_.endpoints[each.peer];
-    ONEBIT_RETURN_IF_ERROR(each.incoming
-                               ? endpoint.receive(each.request, each.in, each.bytes, tag, peers_.check)
-                               : endpoint.send(each.request, each.out, each.bytes, tag, peers_.check));
+    const Status status = each.incoming
+                              ? endpoint.receive(each.request, each.in, each.bytes, tag, peers_.check)
+                              : endpoint.send(each.request, each.out, each.bytes, tag, peers_.check);
+    ONEBIT_RETURN_IF_ERROR(started(peers_, each.peer, status));
   }
   return Status();
 }

@@ -66,16 +66,7 @@ Status Communicator::compare_settings(bootstrap::Rendezvous& rendezvous) {
   return Status();
 }
 
-Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
-  const Deadline deadline = Deadline::after(settings_.init_timeout);
-  ONEBIT_ASSIGN_OR_RETURN(context_, transport::make_tcp_context(settings_, rendezvous.own_address(),
-                                                                flows_for(settings_, ranks())));
-  if (ranks() == 1) return Status();
-  ONEBIT_ASSIGN_OR_RETURN(const auto listener, context_->listen(0));
-  ONEBIT_ASSIGN_OR_RETURN(const auto handles,
-                          rendezvous.all_gather(std::as_bytes(std::span(&listener->handle(), 1)), deadline));
-
-  // Each pair has one connection: the higher rank opens it.
+Status Communicator::open_connections(std::span<const std::vector<std::byte>> handles) {
   const auto my_number = static_cast<std::uint32_t>(rank_);
   for (std::size_t peer = 0; peer < rank_; ++peer) {
     transport::Handle handle;
@@ -87,6 +78,29 @@ Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
       return endpoint.status().with_context(fmt::format("rank {} at {}", peer, where_[peer]));
     endpoints_[peer] = endpoint->get();
     owned_endpoints_.push_back(std::move(*endpoint));
+  }
+  return Status();
+}
+
+Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
+  const Deadline deadline = Deadline::after(settings_.init_timeout);
+  ONEBIT_ASSIGN_OR_RETURN(context_, transport::make_tcp_context(settings_, rendezvous.own_address(),
+                                                                flows_for(settings_, ranks())));
+  if (ranks() == 1) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const auto listener, context_->listen(0));
+  ONEBIT_ASSIGN_OR_RETURN(const auto handles,
+                          rendezvous.all_gather(std::as_bytes(std::span(&listener->handle(), 1)), deadline));
+
+  // Each pair has one connection: the higher rank opens it.
+  const Status opened = open_connections(handles);
+  // A rank that cannot (too few file descriptors, say) has nobody to tell yet but the rendezvous.
+  ONEBIT_ASSIGN_OR_RETURN(const auto refusals,
+                          rendezvous.all_gather(std::as_bytes(std::span(opened.message())), deadline));
+  ONEBIT_RETURN_IF_ERROR(opened);
+  for (std::size_t peer = 0; peer < ranks(); ++peer) {
+    if (refusals[peer].empty()) continue;
+    return Status::error(Code::kRemoteError, "rank {} at {} cannot connect: {}", peer, where_[peer],
+                         split_lines(refusals[peer]).front());
   }
 
   const auto is_missing = [this](std::size_t peer) {
@@ -110,6 +124,9 @@ Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
     std::vector<std::size_t> missing;
     for (std::size_t peer = 0; peer < ranks(); ++peer) {
       if (is_missing(peer)) missing.push_back(peer);
+      if (endpoints_[peer] != nullptr && endpoints_[peer]->state() == transport::Endpoint::State::kFinished) {
+        return Status::error(Code::kRemoteError, "rank {} at {} has left during set-up", peer, where_[peer]);
+      }
     }
     if (missing.empty()) break;
     if (deadline.passed()) {

@@ -30,6 +30,8 @@ struct Peers {
 
 /// Why a request with rank `peer` has failed.
 Status request_failure(const Peers& peers, std::size_t peer);
+/// What an endpoint's send or receive has come to, naming the rank.
+Status started(const Peers& peers, std::size_t peer, const Status& status);
 
 /// The tag of a message: which call, which chunk, which phase of it.
 constexpr std::uint64_t message_tag(std::uint32_t operation, std::size_t chunk, unsigned phase) {

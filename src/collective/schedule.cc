@@ -252,21 +252,25 @@ Status Schedule::transfer(Message message, std::size_t peer, std::size_t chunk) 
   switch (message) {
     case Message::kPieceOut: {
       const auto bytes = stages_.piece(peer, chunk);
-      return endpoint.send(next.request, bytes.data(), bytes.size(), tag(0), peers_.check);
+      return started(peers_, peer,
+                     endpoint.send(next.request, bytes.data(), bytes.size(), tag(0), peers_.check));
     }
     case Message::kPieceIn: {
       const auto bytes = stages_.piece_slot(peer, chunk);
       next.expected = bytes.size();
-      return endpoint.receive(next.request, bytes.data(), bytes.size(), tag(0), peers_.check);
+      return started(peers_, peer,
+                     endpoint.receive(next.request, bytes.data(), bytes.size(), tag(0), peers_.check));
     }
     case Message::kResultOut: {
       const auto bytes = stages_.result(chunk);
-      return endpoint.send(next.request, bytes.data(), bytes.size(), tag(1), peers_.check);
+      return started(peers_, peer,
+                     endpoint.send(next.request, bytes.data(), bytes.size(), tag(1), peers_.check));
     }
     case Message::kResultIn: {
       const auto bytes = stages_.result_slot(peer, chunk);
       next.expected = bytes.size();
-      return endpoint.receive(next.request, bytes.data(), bytes.size(), tag(1), peers_.check);
+      return started(peers_, peer,
+                     endpoint.receive(next.request, bytes.data(), bytes.size(), tag(1), peers_.check));
     }
   }
   return Status();

@@ -50,7 +50,8 @@ class Memory {
 };
 
 /// One outstanding send or receive. Owned by the caller, who must keep it and the buffer in place while it is
-/// pending.
+/// pending; with `notify`, the Request until it is reported or its Endpoint is destroyed. Requests of a
+/// destroyed Endpoint end as kFailed and are not reported.
 struct Request {
   enum class State : std::uint8_t { kIdle, kPending, kDone, kFailed };
   State state = State::kIdle;
@@ -90,17 +91,18 @@ class Endpoint {
   virtual std::span<const std::byte> hello() const = 0;
 
   /// Starts to send. May complete at once. Fails only for misuse or when the endpoint has failed or not yet
-  /// connected.
+  /// connected, or its peer has closed: then nothing was started, and nothing is reported.
   virtual Status send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
                       std::uint32_t check, Memory* memory = nullptr) = 0;
   /// Starts to receive up to `capacity` bytes. A message that is longer, or has another check word, fails the
-  /// endpoint (kInvalidUsage): the peers do not agree on what they do.
+  /// endpoint (kInvalidUsage): the peers do not agree on what they do. In kFinished it returns kRemoteError.
   virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                          std::uint32_t check, Memory* memory = nullptr) = 0;
 
   /// Sends all that is pending, then says goodbye: the peer sees kFinished and no error unless it still
   /// expects messages. Called before destruction at an orderly end; goes on in progress(); `closed` says when
-  /// all is out.
+  /// the endpoint may be destroyed without loss (or has failed). An endpoint that is destroyed before is to
+  /// its peer a failure.
   virtual void finish() = 0;
   virtual bool closed() const = 0;
   /// Fails the endpoint here, and tells the peer why where the stream allows. Pending requests become
@@ -113,8 +115,9 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual const Handle& handle() const = 0;
-  /// The next complete connection; null when there is none yet. Strangers are dropped and logged at INFO. An
-  /// error means that the listener itself is broken (file descriptors, the device).
+  /// The next complete connection; null when there is none yet: Context::progress brings them in. Strangers
+  /// are dropped and logged at INFO. An error means that the listener itself is broken (file descriptors, the
+  /// device); it may mend, and later calls may succeed.
   virtual Result<std::unique_ptr<Endpoint>> accept() = 0;
 };
 
@@ -132,23 +135,25 @@ class Context {
                                                     std::span<const std::byte> hello) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
 
-  /// Moves what can be moved. If nothing could be, waits up to `timeout` (0: not at all; negative: until
-  /// something happens) for network events or wake(). Appends requests with `notify` that have ended to
-  /// `completed`. Errors only for faults of the context; an endpoint's failure is in its status, and its
-  /// failed requests are in `completed`.
+  /// Moves what can be moved, and waits up to `timeout` (0: not at all; negative: without limit) until
+  /// something has happened that a caller may wait for: a request has ended (with `notify` or not), an
+  /// endpoint has changed its state or is closed, a listener has a connection or is broken, or wake().
+  /// Appends requests with `notify` that have ended to `completed`. Errors only for faults of the context; an
+  /// endpoint's failure is in its status, and its failed requests are in `completed`.
   virtual Status progress(std::chrono::milliseconds timeout, std::vector<Request*>& completed) = 0;
   /// The first endpoint that has failed since the context was made and still exists; null if none has.
   virtual Endpoint* failed() const = 0;
   /// Makes a progress() that waits, or the next one, return. Any thread; async-signal-safe.
   virtual void wake() noexcept = 0;
-  /// Becomes readable when progress() has something to do: for waiting on several contexts. -1 if there is
-  /// none.
+  /// Becomes readable when progress() has something to do: for waiting on several contexts. Deadlines (dead
+  /// links, silent strangers, the last step of closing) need a progress() about once a second all the same.
+  /// -1 if there is none.
   virtual int event_fd() const = 0;
 };
 
 /// A TCP context on the interfaces that the settings choose; the interface toward `toward` first (may be
-/// invalid: none). Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it says 0 (automatic),
-/// or 2 where that is 0, too.
+/// invalid: none). Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it says 0
+/// (automatic), or 2 where that is 0, too.
 Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
                                                   std::uint32_t flows = 0);
 

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/socket.h"
+#include "bootstrap/joining.h"
+#include "bootstrap/member.h"
 #include "bootstrap/rendezvous.h"
 
 namespace onebit::bootstrap {
@@ -25,9 +27,10 @@ inline SocketAddress loopback(std::uint16_t port = 0, const char* host = "127.0.
   return found->front();
 }
 
-/// A port of 127.0.0.1 on which nobody listens.
+/// A port of 127.0.0.1 on which nobody listens, outside the range from which the kernel takes ports of its
+/// own.
 inline std::uint16_t free_port() {
-  const auto listener = listen_on(loopback(), {});
+  const auto listener = listen_on(loopback(), {10'000, 30'000});
   EXPECT_TRUE(listener.ok());
   return local_address(listener->get())->port();
 }
@@ -129,5 +132,49 @@ inline Status gather_and_check(Rendezvous& rendezvous, int round) {
   }
   return Status();
 }
+
+inline Status join_and_gather(const Launch& launch, const Settings& settings) {
+  ONEBIT_ASSIGN_OR_RETURN(const auto rendezvous, Rendezvous::join(launch, settings));
+  return gather_and_check(*rendezvous, 0);
+}
+
+/// The key of jobs by launcher without secret and job id.
+inline Key public_key() {
+  return derive_key("", "onebit rendezvous without a secret");
+}
+
+/// Rank `rank` up to the point where rank 0 has taken it in; the connection is all there is of it.
+inline Result<Connected> half_a_rank(int rank, int world_size, std::uint16_t port) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+  Status last;
+  while (!deadline.passed()) {
+    bool final = false;
+    auto joined = try_join(loopback(port), SocketAddress(), public_key(),
+                           this_member(rank, world_size, "", std::chrono::seconds(60)),
+                           std::chrono::milliseconds(5000), deadline, final);
+    if (joined.ok()) return joined;
+    last = joined.status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return last;
+}
+
+/// Rank 0 in a thread of its own, while the test does something to its port.
+class RankZero {
+ public:
+  RankZero(int world_size, std::uint16_t port, const Settings& settings)
+      : thread_([=, this] { status_ = join_and_gather(launch_of(0, world_size, port), settings); }) {}
+  ~RankZero() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const Status& wait() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  Status status_;
+  std::thread thread_;
+};
 
 }  // namespace onebit::bootstrap

@@ -18,7 +18,8 @@ class EveryImplementation : public testing::TestWithParam<std::string> {
     friend bool operator==(const Coded&, const Coded&) = default;
   };
 
-  void encode_is_the_same(DataType type, Kind kind, std::size_t n, Parameters parameters, std::size_t misalign) {
+  void encode_is_the_same(DataType type, Kind kind, std::size_t n, Parameters parameters,
+                          std::size_t misalign) {
     const Buffer x = numbers(type, kind, n, n + 1, misalign * size_of(type));
     const Buffer e = numbers(DataType::kFloat32, Kind::kRandom, n, n + 2, misalign * 4);
     const auto run = [&](const Implementation& by) {
@@ -39,7 +40,8 @@ class EveryImplementation : public testing::TestWithParam<std::string> {
     std::vector<Packed> packed;
   };
 
-  static Pieces pieces(std::size_t world, std::size_t n, std::uint32_t block, Kind kind, std::size_t misalign) {
+  static Pieces pieces(std::size_t world, std::size_t n, std::uint32_t block, Kind kind,
+                       std::size_t misalign) {
     Pieces made;
     for (std::size_t r = 0; r < world; ++r) {
       made.scales.push_back(numbers(DataType::kFloat32, kind, scale_count(n, block), 10 * r + n, misalign));
@@ -64,27 +66,30 @@ class EveryImplementation : public testing::TestWithParam<std::string> {
     ASSERT_EQ(run(implementation), run(reference)) << "W=" << world << " " << name_of(kind) << " n=" << n;
   }
 
-  void accumulate_is_the_same(std::size_t world, Kind kind, std::size_t n, Scale scale, std::size_t misalign) {
+  void accumulate_is_the_same(std::size_t world, Kind kind, std::size_t n, Scale scale,
+                              std::size_t misalign) {
     const Pieces in = pieces(world, n, kWhole, kind, misalign);
     const Buffer e = numbers(DataType::kFloat32, Kind::kRandom, n, n + 3, misalign * 4);
     const auto run = [&](const Implementation& by) {
-      std::pair<Buffer, Buffer> out{Buffer(4 * n, misalign * 4), Buffer(4 * sub_block_count(n), misalign * 4)};
-      by.accumulate(in.packed, n, 1.0f / static_cast<float>(world), scale, e.as<float>(), out.first.as<float>(),
-                    out.second.as<float>());
+      std::pair<Buffer, Buffer> out{Buffer(4 * n, misalign * 4),
+                                    Buffer(4 * sub_block_count(n), misalign * 4)};
+      by.accumulate(in.packed, n, 1.0f / static_cast<float>(world), scale, e.as<float>(),
+                    out.first.as<float>(), out.second.as<float>());
       return out;
     };
     ASSERT_EQ(run(implementation), run(reference)) << "W=" << world << " " << name_of(kind) << " n=" << n;
   }
 
-  void decode_is_the_same(DataType type, Kind kind, std::size_t n, std::uint32_t block, std::size_t misalign) {
+  void decode_is_the_same(DataType type, Kind kind, std::size_t n, std::uint32_t block,
+                          std::size_t misalign) {
     const Pieces in = pieces(1, n, block, kind, misalign);
     const auto run = [&](const Implementation& by) {
       Buffer y(n * size_of(type), misalign * size_of(type));
       by.decode(type, in.packed[0], n, {block, Scale::kRms}, y.data());
       return y;
     };
-    ASSERT_EQ(run(implementation), run(reference))
-        << onebit::name_of(type) << " " << name_of(kind) << " n=" << n << " block=" << block << " +" << misalign;
+    ASSERT_EQ(run(implementation), run(reference)) << onebit::name_of(type) << " " << name_of(kind)
+                                                   << " n=" << n << " block=" << block << " +" << misalign;
   }
 
   void whole_mode_is_the_same(DataType type, Kind kind, std::size_t n, Scale scale, std::size_t misalign) {
@@ -207,7 +212,8 @@ TEST_P(EveryImplementation, AccumulatesEveryWorldSizeKindAndLengthOfEndAsTheRefe
       for (Scale scale : kScales) accumulate_is_the_same(world, kind, 3 * 2048 + 77, scale, world % 4);
     }
   }
-  for (std::size_t n : counts_of_every_end()) accumulate_is_the_same(3, Kind::kRandom, n, Scale::kRms, n % 17);
+  for (std::size_t n : counts_of_every_end())
+    accumulate_is_the_same(3, Kind::kRandom, n, Scale::kRms, n % 17);
 }
 
 TEST_P(EveryImplementation, DoesNothingToNoElements) {

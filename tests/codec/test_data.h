@@ -1,4 +1,5 @@
-// Inputs for the codec's tests: deterministic numbers of each kind that matters, in buffers whose end is exact.
+// Inputs for the codec's tests: deterministic numbers of each kind that matters, in buffers whose end is
+// exact.
 #pragma once
 
 #include <bit>
@@ -33,15 +34,19 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
-/// An array of `bytes` bytes, `offset` bytes after an address aligned to 64: an access beyond its end is an error that the
-/// address sanitizer sees.
+/// An array of `bytes` bytes, `offset` bytes after an address aligned to 64: an access beyond its end is an
+/// error that the address sanitizer sees.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes, std::size_t offset = 0)
-      : bytes_(bytes), offset_(offset), data_(static_cast<std::byte*>(::operator new(bytes + offset, kAlign))) {
+      : bytes_(bytes),
+        offset_(offset),
+        data_(static_cast<std::byte*>(::operator new(bytes + offset, kAlign))) {
     std::memset(data_.get(), 0xa5, bytes + offset);
   }
-  Buffer(const Buffer& other) : Buffer(other.bytes_, other.offset_) { std::memcpy(data(), other.data(), bytes_); }
+  Buffer(const Buffer& other) : Buffer(other.bytes_, other.offset_) {
+    std::memcpy(data(), other.data(), bytes_);
+  }
   Buffer& operator=(const Buffer&) = delete;
 
   std::byte* data() const { return data_.get() + offset_; }
@@ -64,40 +69,58 @@ class Buffer {
 };
 
 enum class Kind { kRandom, kWideRange, kSubnormal, kHuge, kZero, kNegativeZero, kNan, kInfinity, kMixed };
-constexpr Kind kKinds[] = {Kind::kRandom, Kind::kWideRange,    Kind::kSubnormal, Kind::kHuge, Kind::kZero,
-                           Kind::kNegativeZero, Kind::kNan, Kind::kInfinity,  Kind::kMixed};
+constexpr Kind kKinds[] = {Kind::kRandom,       Kind::kWideRange, Kind::kSubnormal, Kind::kHuge, Kind::kZero,
+                           Kind::kNegativeZero, Kind::kNan,       Kind::kInfinity,  Kind::kMixed};
 
 inline std::string name_of(Kind kind) {
   switch (kind) {
-    case Kind::kRandom: return "random";
-    case Kind::kWideRange: return "wide range";
-    case Kind::kSubnormal: return "subnormal";
-    case Kind::kHuge: return "huge";
-    case Kind::kZero: return "zero";
-    case Kind::kNegativeZero: return "negative zero";
-    case Kind::kNan: return "nan";
-    case Kind::kInfinity: return "infinity";
-    case Kind::kMixed: return "mixed";
+    case Kind::kRandom:
+      return "random";
+    case Kind::kWideRange:
+      return "wide range";
+    case Kind::kSubnormal:
+      return "subnormal";
+    case Kind::kHuge:
+      return "huge";
+    case Kind::kZero:
+      return "zero";
+    case Kind::kNegativeZero:
+      return "negative zero";
+    case Kind::kNan:
+      return "nan";
+    case Kind::kInfinity:
+      return "infinity";
+    case Kind::kMixed:
+      return "mixed";
   }
   return "";
 }
 
-/// Number i of an array of that kind. kNan and kInfinity are random with a special number every 1000 or so elements.
+/// Number i of an array of that kind. kNan and kInfinity are random with a special number every 1000 or so
+/// elements.
 inline float number(Kind kind, SplitMix64& random, std::size_t i) {
   const float u = random.uniform();
   switch (kind) {
-    case Kind::kRandom: return u;
-    case Kind::kWideRange: return std::ldexp(u, static_cast<int>(random.next() % 60) - 30);
-    case Kind::kSubnormal: return u * 0x1p-127f;
-    case Kind::kHuge: return u * std::numeric_limits<float>::max();
-    case Kind::kZero: return 0.0f;
-    case Kind::kNegativeZero: return -0.0f;
-    case Kind::kNan: return random.next() % 1000 == 0 ? std::numeric_limits<float>::quiet_NaN() : u;
+    case Kind::kRandom:
+      return u;
+    case Kind::kWideRange:
+      return std::ldexp(u, static_cast<int>(random.next() % 60) - 30);
+    case Kind::kSubnormal:
+      return u * 0x1p-127f;
+    case Kind::kHuge:
+      return u * std::numeric_limits<float>::max();
+    case Kind::kZero:
+      return 0.0f;
+    case Kind::kNegativeZero:
+      return -0.0f;
+    case Kind::kNan:
+      return random.next() % 1000 == 0 ? std::numeric_limits<float>::quiet_NaN() : u;
     case Kind::kInfinity: {
       if (random.next() % 1000 != 0) return u;
       return std::copysign(std::numeric_limits<float>::infinity(), u);
     }
-    case Kind::kMixed: return number(kKinds[(i / 700 + random.next() % 50 / 49) % 8], random, i);
+    case Kind::kMixed:
+      return number(kKinds[(i / 700 + random.next() % 50 / 49) % 8], random, i);
   }
   return 0;
 }
@@ -111,7 +134,8 @@ inline Buffer numbers(DataType type, Kind kind, std::size_t n, std::uint64_t see
     if (type == DataType::kFloat32) {
       out.as<float>()[i] = value;
     } else {
-      out.as<std::uint16_t>()[i] = type == DataType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
+      out.as<std::uint16_t>()[i] =
+          type == DataType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
     }
   }
   return out;
@@ -132,7 +156,8 @@ inline std::vector<std::size_t> counts_of_every_end() {
   std::vector<std::size_t> counts;
   for (std::size_t n = 0; n <= 620; ++n) counts.push_back(n);
   for (std::size_t base : {2048u, 4096u, 6144u, 65536u}) {
-    for (std::size_t n : {base - 65, base - 17, base - 8, base - 1, base + 0, base + 1, base + 7, base + 33}) {
+    for (std::size_t n :
+         {base - 65, base - 17, base - 8, base - 1, base + 0, base + 1, base + 7, base + 33}) {
       counts.push_back(n);
     }
   }
@@ -142,7 +167,8 @@ inline std::vector<std::size_t> counts_of_every_end() {
 /// Names of the implementations other than the reference, as parameters of a test.
 inline std::vector<std::string> simd_names() {
   std::vector<std::string> names;
-  for (const Implementation& implementation : implementations().subspan(1)) names.emplace_back(implementation.name);
+  for (const Implementation& implementation : implementations().subspan(1))
+    names.emplace_back(implementation.name);
   return names;
 }
 

@@ -170,6 +170,7 @@ ONEBIT_ROLE(leaves_where_a_call_is_due) {
     rank.check_ok(onebitCommDestroy(comm), "destroy");
     return;
   }
+  if (rank.variable("TEST_LATE") == "yes") ::usleep(500'000);
   std::vector<float> x(std::stoul(rank.variable("TEST_COUNT")), 1.0F);
   rank.report_result("ended", onebitAllReduce(x.data(), x.data(), x.size(), onebitFloat32, onebitAvg,
                                               rank.variable("TEST_TAG").c_str(), comm, nullptr));
@@ -179,9 +180,11 @@ ONEBIT_ROLE(leaves_where_a_call_is_due) {
 TEST(Leaving, WhereACallIsDueIsAnErrorThatNamesTheRank) {
   for (const Traffic& traffic : kTraffic) {
     for (const int ranks : {2, 4}) {
+      const char* const late =
+          ranks == 2 ? "yes" : "no";  // whether the others call before or after it leaves
       SCOPED_TRACE(traffic.name);
       Job job("leaves_where_a_call_is_due", ranks,
-              {{"TEST_COUNT", traffic.count}, {"TEST_TAG", traffic.tag}});
+              {{"TEST_COUNT", traffic.count}, {"TEST_TAG", traffic.tag}, {"TEST_LATE", late}});
       const auto left = job[1].await("left", 60);
       ASSERT_TRUE(left);
       expect_named(job, 1, left->at);

@@ -24,6 +24,12 @@ Variant tcp_variant(const std::string& name, std::uint32_t flows,
   return variant;
 }
 
+std::vector<Variant> all_variants() {
+  return {tcp_variant("tcp_1_flow", 1), tcp_variant("tcp_2_flows", 2), tcp_variant("tcp_4_flows", 4),
+          tcp_variant("tcp_7_flows", 7),
+          tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; })};
+}
+
 std::unique_ptr<Context> make(const Variant& variant) {
   auto made = variant.make(variant.settings);
   EXPECT_TRUE(made.ok()) << made.status().message();

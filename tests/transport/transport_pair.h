@@ -32,6 +32,9 @@ Settings test_settings();
 Variant tcp_variant(const std::string& name, std::uint32_t flows,
                     const std::function<void(Settings&)>& change = {});
 
+/// All that the suites of the contract run: a further transport adds its variants here.
+std::vector<Variant> all_variants();
+
 std::unique_ptr<Context> make(const Variant& variant);
 
 /// Moves the contexts until `done`, at most for `limit`. False when time is up.

@@ -76,7 +76,9 @@ class TcpEndpoint final : public Endpoint {
   TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer, std::span<const std::byte> hello);
 
   // Life
+  Status start(Flow& flow);
   void advance_opening(Flow& flow);
+  bool try_again(Flow& flow, const Status& why);
   void on_open(Flow& flow);
   void fail(Status status);
   void tell_peer(Flow& flow, const Status& reason) noexcept;
@@ -124,6 +126,7 @@ class TcpEndpoint final : public Endpoint {
   RequestList ended_;  ///< with `notify`, not yet reported
 
   // Opening
+  SocketAddress source_;
   bootstrap::Key key_{};
   std::uint64_t id_ = 0;
   std::size_t open_flows_ = 0;

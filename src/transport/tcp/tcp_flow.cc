@@ -1,5 +1,6 @@
 #include "transport/tcp/tcp_flow.h"
 
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -24,6 +25,11 @@ void Flow::on_ready() {
 void Flow::end_hard(bool hard) noexcept {
   const linger how{hard ? 1 : 0, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &how, sizeof how);
+}
+
+void Flow::limit_unsent(std::size_t bytes) noexcept {
+  const int limit = static_cast<int>(bytes);
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit);
 }
 
 Flow::Write Flow::write(std::uint64_t& written) {

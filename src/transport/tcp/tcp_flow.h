@@ -44,6 +44,10 @@ class Flow final : public Source {
   /// whose window is closed learns of it at once, not after it has made room for what was still to be sent.
   void end_hard(bool hard) noexcept;
 
+  /// The kernel takes no more than about this many bytes that it cannot yet put on the wire: what waits is
+  /// warm in the caches, and goes to the flow that is free first. Does not limit what is on the wire.
+  void limit_unsent(std::size_t bytes) noexcept;
+
   // Sending
   bool has_out() const noexcept { return out_first < out_count; }
   enum class Write : std::uint8_t { kAll, kBlocked, kBroken };
@@ -64,6 +68,7 @@ class Flow final : public Source {
   UniqueFd fd;
   Phase phase = Phase::kConnecting;
   std::optional<bootstrap::Handshake> handshake;
+  unsigned attempts = 0;
 
   std::array<OutSegment, kMaxBatch> out;
   std::size_t out_first = 0;

@@ -14,7 +14,7 @@ constexpr std::size_t kOpeningFixed = 14;
 
 }  // namespace
 
-// magic u32 | family u16 (4 or 6) | port u16 | scope u32 | address 16 | key 32
+// magic u32 | family u16 (4 or 6) | port u16 | address 16 | key 32
 Handle encode_handle(const HandleContents& contents) {
   Handle handle;
   std::byte* to = handle.bytes.data();
@@ -23,13 +23,12 @@ Handle encode_handle(const HandleContents& contents) {
   wire::store<std::uint16_t>(to + 4, v4 ? 4 : 6);
   wire::store(to + 6, contents.address.port());
   if (v4) {
-    std::memcpy(to + 12, &reinterpret_cast<const sockaddr_in*>(contents.address.data())->sin_addr, 4);
+    std::memcpy(to + 8, &reinterpret_cast<const sockaddr_in*>(contents.address.data())->sin_addr, 4);
   } else {
     const auto* address = reinterpret_cast<const sockaddr_in6*>(contents.address.data());
-    wire::store(to + 8, address->sin6_scope_id);
-    std::memcpy(to + 12, &address->sin6_addr, 16);
+    std::memcpy(to + 8, &address->sin6_addr, 16);
   }
-  std::memcpy(to + 28, contents.key.data(), contents.key.size());
+  std::memcpy(to + 24, contents.key.data(), contents.key.size());
   return handle;
 }
 
@@ -46,18 +45,24 @@ Result<HandleContents> decode_handle(const Handle& handle) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    std::memcpy(&address.sin_addr, from + 12, 4);
+    std::memcpy(&address.sin_addr, from + 8, 4);
     contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
   } else {
     sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_port = htons(port);
-    address.sin6_scope_id = wire::load<std::uint32_t>(from + 8);
-    std::memcpy(&address.sin6_addr, from + 12, 16);
+    std::memcpy(&address.sin6_addr, from + 8, 16);
     contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
   }
-  std::memcpy(contents.key.data(), from + 28, contents.key.size());
+  std::memcpy(contents.key.data(), from + 24, contents.key.size());
   return contents;
+}
+
+SocketAddress with_scope_of(const SocketAddress& source, const SocketAddress& address) {
+  if (address.family() != AF_INET6 || source.family() != AF_INET6 || !address.is_link_local()) return address;
+  sockaddr_in6 scoped = *reinterpret_cast<const sockaddr_in6*>(address.data());
+  scoped.sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(source.data())->sin6_scope_id;
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&scoped), sizeof scoped);
 }
 
 std::vector<std::byte> encode_opening(const FlowOpening& opening) {

@@ -23,6 +23,9 @@ struct HandleContents {
   SocketAddress address;
   bootstrap::Key key{};
 };
+/// The scope of a link-local IPv6 address is the listener's own: that of `source`, where they meet, replaces
+/// it.
+SocketAddress with_scope_of(const SocketAddress& source, const SocketAddress& address);
 Handle encode_handle(const HandleContents& contents);
 /// kInvalidArgument for bytes that are no handle of TCP, or of another version.
 Result<HandleContents> decode_handle(const Handle& handle);

@@ -12,9 +12,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMaxCandidates = 128;
-/// A candidate that is younger is not dropped to make room; the next wait in the kernel's queue meanwhile.
-constexpr milliseconds kGrace{250};
+constexpr std::size_t kMaxCandidates = 256;
+/// A silent candidate that is younger is not dropped to make room; the next wait in the kernel's queue
+/// meanwhile.
+constexpr milliseconds kGrace{1000};
 constexpr milliseconds kCandidateTime{5000};
 /// How long the flows of one endpoint may come one after the other.
 constexpr milliseconds kGroupTime{30000};
@@ -69,10 +70,10 @@ void TcpListener::on_ready() {
 }
 
 bool TcpListener::make_room() {
-  if (candidates_.empty()) return false;
-  Candidate& oldest = candidates_.front();
-  if (Clock::now() - oldest.since < kGrace) return false;
-  drop(oldest, Status(Code::kTimeout, "it said nothing, and its place was needed"));
+  const auto silent = std::find_if(candidates_.begin(), candidates_.end(),
+                                   [](const Candidate& candidate) { return !candidate.readable; });
+  if (silent == candidates_.end() || Clock::now() - silent->since < kGrace) return false;
+  drop(*silent, Status(Code::kTimeout, "it said nothing, and its place was needed"));
   return true;
 }
 

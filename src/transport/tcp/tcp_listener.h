@@ -65,7 +65,7 @@ class TcpListener final : public Listener, private Source {
   explicit TcpListener(std::shared_ptr<TcpCore> core) : core_(std::move(core)) {}
   void on_ready() override;
   void take_connections();
-  /// Makes room for one more candidate; false when all are too young to go.
+  /// Makes room for one more candidate; false when none has been silent for long enough to go.
   bool make_room();
   void advance(Candidate& candidate);
   Status check_opening(Candidate& candidate);

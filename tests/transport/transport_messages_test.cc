@@ -1,5 +1,5 @@
-// What every transport must do: messages of all sizes, both ways, many at once, tags, back-pressure, misuse,
-// orderly ends and aborts. One thread drives both ends.
+// What every transport must do: messages of all sizes, both ways, many at once, tags, back-pressure, misuse.
+// One thread drives both ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using State = Endpoint::State;
 using std::chrono::milliseconds;
 
-class TransportContract : public testing::TestWithParam<Variant> {
+class TransportMessages : public testing::TestWithParam<Variant> {
  protected:
   static bool small_buffers() { return GetParam().settings.tcp_sndbuf != 0; }
   /// Sends `bytes` from one end to the other and compares.
@@ -35,7 +35,7 @@ class TransportContract : public testing::TestWithParam<Variant> {
   }
 };
 
-TEST_P(TransportContract, CarriesMessagesOfEverySizeBothWays) {
+TEST_P(TransportMessages, CarriesMessagesOfEverySizeBothWays) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::uint32_t seed = 1;
@@ -48,7 +48,7 @@ TEST_P(TransportContract, CarriesMessagesOfEverySizeBothWays) {
   }
 }
 
-TEST_P(TransportContract, HandsTheHelloToTheAcceptor) {
+TEST_P(TransportMessages, HandsTheHelloToTheAcceptor) {
   const auto hello = pattern(64, 3);
   Pair pair(GetParam(), hello);
   ASSERT_TRUE(pair.connected());
@@ -57,7 +57,7 @@ TEST_P(TransportContract, HandsTheHelloToTheAcceptor) {
   EXPECT_THAT(pair.a->peer(), testing::HasSubstr("127.0.0.1:"));
 }
 
-TEST_P(TransportContract, CarriesBothDirectionsAtOnce) {
+TEST_P(TransportMessages, CarriesBothDirectionsAtOnce) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   constexpr std::size_t kBytes = 5'000'011;
@@ -76,7 +76,7 @@ TEST_P(TransportContract, CarriesBothDirectionsAtOnce) {
   EXPECT_EQ(at_b, from_a);
 }
 
-TEST_P(TransportContract, KeepsManyRequestsInFlightTestedInAnyOrder) {
+TEST_P(TransportMessages, KeepsManyRequestsInFlightTestedInAnyOrder) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   constexpr std::size_t kCount = 32 * 8;
@@ -104,7 +104,7 @@ TEST_P(TransportContract, KeepsManyRequestsInFlightTestedInAnyOrder) {
   }
 }
 
-TEST_P(TransportContract, MatchesByTagAndInOrderWithinATag) {
+TEST_P(TransportMessages, MatchesByTagAndInOrderWithinATag) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::array<std::uint32_t, 4> values{1, 2, 3, 4};
@@ -120,7 +120,7 @@ TEST_P(TransportContract, MatchesByTagAndInOrderWithinATag) {
   EXPECT_THAT(at_b, testing::ElementsAre(2, 4, 1, 3));
 }
 
-TEST_P(TransportContract, AMessageWithoutAReceiveHoldsThoseBehindIt) {
+TEST_P(TransportMessages, AMessageWithoutAReceiveHoldsThoseBehindIt) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   const std::uint32_t first = 1;
@@ -138,7 +138,7 @@ TEST_P(TransportContract, AMessageWithoutAReceiveHoldsThoseBehindIt) {
   EXPECT_EQ(at_second, 2U);
 }
 
-TEST_P(TransportContract, LateReceivesPushBackAndLoseNothing) {
+TEST_P(TransportMessages, LateReceivesPushBackAndLoseNothing) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   const std::size_t bytes = small_buffers() ? 4UL << 20 : 64UL << 20;  // far more than kernel buffers hold
@@ -153,7 +153,7 @@ TEST_P(TransportContract, LateReceivesPushBackAndLoseNothing) {
   EXPECT_EQ(received, sent);
 }
 
-TEST_P(TransportContract, ReportsRequestsWithNotifyOnce) {
+TEST_P(TransportMessages, ReportsRequestsWithNotifyOnce) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::array<std::byte, 8> bytes{};
@@ -177,7 +177,7 @@ TEST_P(TransportContract, ReportsRequestsWithNotifyOnce) {
   EXPECT_THAT(completed_b, testing::ElementsAre(&receives[0]));
 }
 
-TEST_P(TransportContract, CountsPayloadAndWireBytes) {
+TEST_P(TransportMessages, CountsPayloadAndWireBytes) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   transfer(pair, *pair.a, *pair.b, 1'000'000, 1);
@@ -190,7 +190,7 @@ TEST_P(TransportContract, CountsPayloadAndWireBytes) {
   EXPECT_LT(sent.wire_sent, sent.payload_sent + 1000);
 }
 
-TEST_P(TransportContract, AMessageLongerThanItsReceiveFailsBothEndsAndSaysWhy) {
+TEST_P(TransportMessages, AMessageLongerThanItsReceiveFailsBothEndsAndSaysWhy) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::array<std::byte, 100> bytes{};
@@ -207,7 +207,7 @@ TEST_P(TransportContract, AMessageLongerThanItsReceiveFailsBothEndsAndSaysWhy) {
   EXPECT_EQ(pair.context_b->failed(), pair.b.get());
 }
 
-TEST_P(TransportContract, AnotherCheckWordFails) {
+TEST_P(TransportMessages, AnotherCheckWordFails) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::array<std::byte, 8> bytes{};
@@ -219,7 +219,7 @@ TEST_P(TransportContract, AnotherCheckWordFails) {
   EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("0x22"));
 }
 
-TEST_P(TransportContract, RefusesMisuseWithoutHarm) {
+TEST_P(TransportMessages, RefusesMisuseWithoutHarm) {
   const Variant& variant = GetParam();
   Pair pair(variant);
   ASSERT_TRUE(pair.connected());
@@ -238,189 +238,7 @@ TEST_P(TransportContract, RefusesMisuseWithoutHarm) {
   transfer(pair, *pair.a, *pair.b, 8, 0);
 }
 
-TEST_P(TransportContract, FinishLetsEverythingArriveFirst) {
-  Pair pair(GetParam());
-  ASSERT_TRUE(pair.connected());
-  constexpr std::size_t kBytes = 3'000'000;
-  const auto sent = pattern(kBytes, 5);
-  std::vector<std::byte> received(kBytes);
-  std::array<Request, 4> requests;
-  const std::uint32_t last = 77;
-  std::uint32_t at_last = 0;
-  ASSERT_TRUE(pair.a->send(requests[0], sent.data(), kBytes, 1, 0).ok());
-  ASSERT_TRUE(pair.a->send(requests[1], &last, 4, 2, 0).ok());
-  pair.a->finish();
-  EXPECT_EQ(pair.a->send(requests[2], &last, 4, 2, 0).code(), Code::kInvalidUsage);
-  EXPECT_FALSE(pair.a->closed());
-  ASSERT_TRUE(pair.b->receive(requests[2], received.data(), kBytes, 1, 0).ok());
-  ASSERT_TRUE(pair.b->receive(requests[3], &at_last, 4, 2, 0).ok());
-  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFinished && pair.a->closed(); }));
-  EXPECT_TRUE(is_done(requests[2]) && is_done(requests[3]));
-  EXPECT_EQ(received, sent);
-  EXPECT_EQ(at_last, 77U);
-  EXPECT_EQ(pair.b->receive(requests[3], &at_last, 4, 2, 0).code(), Code::kRemoteError);
-  pair.a.reset();
-  pair.b->finish();
-  EXPECT_TRUE(pair.drive([&] { return pair.b->closed(); }));
-  EXPECT_EQ(pair.b->state(), State::kFinished);
-  EXPECT_EQ(pair.context_b->failed(), nullptr);
-}
-
-TEST_P(TransportContract, WhatWasSentBeforeAPeerLeftIsThereForLateReceives) {
-  Pair pair(GetParam());
-  ASSERT_TRUE(pair.connected());
-  constexpr std::size_t kCount = 20;
-  constexpr std::size_t kBytes = 5000;
-  std::vector<Request> sends(kCount);
-  const auto sent = pattern(kBytes, 5);
-  for (Request& send : sends) ASSERT_TRUE(pair.a->send(send, sent.data(), kBytes, 1, 0).ok());
-  pair.a->finish();
-  ASSERT_TRUE(drive({pair.context_a.get()}, [&] { return pair.a->closed(); }));
-  pair.a.reset();
-  EXPECT_FALSE(drive(
-      {pair.context_b.get()}, [&] { return pair.b->state() != State::kReady; }, milliseconds(100)))
-      << pair.b->status().message();
-  for (std::size_t i = 0; i < kCount; ++i) {
-    std::vector<std::byte> received(kBytes);
-    Request receive;
-    ASSERT_TRUE(pair.b->receive(receive, received.data(), kBytes, 1, 0).ok());
-    ASSERT_TRUE(drive({pair.context_b.get()}, [&] { return has_ended(receive); }));
-    ASSERT_TRUE(is_done(receive)) << pair.b->status().message();
-    EXPECT_EQ(received, sent);
-  }
-  EXPECT_TRUE(drive({pair.context_b.get()}, [&] { return pair.b->state() == State::kFinished; }));
-}
-
-TEST_P(TransportContract, AReceiveThatNobodyAnswersBeforeTheGoodbyeFails) {
-  Pair pair(GetParam());
-  ASSERT_TRUE(pair.connected());
-  Request receive;
-  std::uint32_t value = 0;
-  ASSERT_TRUE(pair.b->receive(receive, &value, 4, 0x33, 0).ok());
-  pair.a->finish();
-  ASSERT_TRUE(pair.drive([&] { return has_ended(receive); }));
-  EXPECT_TRUE(is_failed(receive));
-  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("finished"));
-}
-
-TEST_P(TransportContract, BothEndsFinishAtOnceAndDestroyWithoutLoss) {
-  for (int round = 0; round < 20; ++round) {
-    Pair pair(GetParam());
-    ASSERT_TRUE(pair.connected());
-    const auto sent = pattern(300'000, 5);
-    std::vector<std::byte> at_a(sent.size());
-    std::vector<std::byte> at_b(sent.size());
-    std::array<Request, 4> requests;
-    ASSERT_TRUE(pair.a->receive(requests[0], at_a.data(), at_a.size(), 1, 0).ok());
-    ASSERT_TRUE(pair.b->receive(requests[1], at_b.data(), at_b.size(), 1, 0).ok());
-    ASSERT_TRUE(pair.a->send(requests[2], sent.data(), sent.size(), 1, 0).ok());
-    ASSERT_TRUE(pair.b->send(requests[3], sent.data(), sent.size(), 1, 0).ok());
-    pair.a->finish();
-    pair.b->finish();
-    ASSERT_TRUE(pair.drive([&] {
-      if (pair.a && pair.a->closed() && has_ended(requests[0])) pair.a.reset();
-      if (pair.b && pair.b->closed() && has_ended(requests[1])) pair.b.reset();
-      return !pair.a && !pair.b;
-    }));
-    EXPECT_TRUE(is_done(requests[0]) && is_done(requests[1]));
-    EXPECT_TRUE(at_a == sent && at_b == sent);
-  }
-}
-
-TEST_P(TransportContract, AbortFailsPendingRequestsAndTellsThePeerWhy) {
-  Pair pair(GetParam());
-  ASSERT_TRUE(pair.connected());
-  std::array<std::byte, 8> bytes{};
-  Request here;
-  Request there;
-  here.notify = true;
-  ASSERT_TRUE(pair.a->receive(here, bytes.data(), 8, 1, 0).ok());
-  ASSERT_TRUE(pair.b->receive(there, bytes.data(), 8, 1, 0).ok());
-  pair.a->abort(Status(Code::kAborted, "rank 3 ran out of patience"));
-  EXPECT_EQ(pair.a->state(), State::kFailed);
-  EXPECT_EQ(pair.a->status().code(), Code::kAborted);
-  EXPECT_TRUE(is_failed(here));
-  std::vector<Request*> completed;
-  ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed).ok());
-  EXPECT_THAT(completed, testing::ElementsAre(&here));
-  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
-  EXPECT_TRUE(is_failed(there));
-  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("rank 3 ran out of patience"));
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("127.0.0.1"));
-}
-
-TEST_P(TransportContract, AbortInTheMiddleOfAMessageFailsThePeer) {
-  Pair pair(GetParam());
-  ASSERT_TRUE(pair.connected());
-  const auto sent = pattern(64UL << 20, 1);
-  std::vector<std::byte> received(sent.size());
-  std::array<Request, 2> requests;
-  ASSERT_TRUE(pair.b->receive(requests[0], received.data(), received.size(), 1, 0).ok());
-  ASSERT_TRUE(pair.a->send(requests[1], sent.data(), sent.size(), 1, 0).ok());
-  ASSERT_TRUE(pair.drive([&] { return pair.b->counters().payload_received > 1'000'000; }));
-  pair.a->abort(Status(Code::kAborted, "enough"));
-  EXPECT_TRUE(is_failed(requests[1]));
-  ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
-  EXPECT_TRUE(is_failed(requests[0]));
-  EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
-}
-
-TEST_P(TransportContract, MayBeDestroyedInEveryState) {
-  const Variant& variant = GetParam();
-  std::array<std::byte, 64> bytes{};
-  const auto large = pattern(20UL << 20, 1);
-  for (int stage = 0; stage < 7; ++stage) {
-    SCOPED_TRACE(stage);
-    Request receive;
-    Request send;
-    receive.notify = send.notify = true;
-    std::unique_ptr<Context> orphan_context = make(variant);
-    auto listener = orphan_context->listen(0);
-    ASSERT_TRUE(listener.ok());
-    auto connecting = orphan_context->connect(0, (*listener)->handle(), {});
-    ASSERT_TRUE(connecting.ok());
-    if (stage == 0) continue;  // connecting, nothing moved
-    if (stage == 1) {          // the listener goes first, in the middle of handshakes
-      ASSERT_TRUE(progress(*orphan_context).ok());
-      listener->reset();
-      ASSERT_TRUE(drive({orphan_context.get()}, [&] { return (*connecting)->state() == State::kFailed; }));
-      continue;
-    }
-    if (stage == 2) {  // the context goes before what it made
-      ASSERT_TRUE(progress(*orphan_context).ok());
-      orphan_context.reset();
-      continue;
-    }
-    ASSERT_TRUE(drive({orphan_context.get()}, [&] { return (*connecting)->state() == State::kReady; }));
-    if (stage == 3) continue;  // never accepted
-    auto accepted = (*listener)->accept();
-    ASSERT_TRUE(accepted.ok());
-    ASSERT_NE(*accepted, nullptr);
-    ASSERT_TRUE((*accepted)->receive(receive, bytes.data(), bytes.size(), 9, 0).ok());
-    ASSERT_TRUE((*connecting)->send(send, large.data(), large.size(), 1, 0).ok());
-    ASSERT_TRUE(progress(*orphan_context).ok());
-    if (stage == 4) connecting->reset();
-    if (stage == 5) accepted->reset();
-    if (stage == 6) {
-      (*connecting)->finish();
-      connecting->reset();
-      accepted->reset();
-    }
-    std::vector<Request*> completed;
-    ASSERT_TRUE(orphan_context->progress(milliseconds(10), completed).ok());
-    EXPECT_LE(completed.size(), 1U) << "requests of a destroyed endpoint are not reported";
-    if (stage != 5) {
-      EXPECT_TRUE(has_ended(send));
-    }
-    if (stage != 4) {
-      EXPECT_TRUE(is_failed(receive));
-    }
-  }
-}
-
-TEST_P(TransportContract, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
+TEST_P(TransportMessages, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
   constexpr std::size_t kCount = 64;
   std::unique_ptr<Context> context_a = make(GetParam());
   std::unique_ptr<Context> context_b = make(GetParam());
@@ -473,11 +291,7 @@ TEST_P(TransportContract, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
   EXPECT_EQ(context_a->failed(), nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tcp, TransportContract,
-                         testing::Values(tcp_variant("flows1", 1), tcp_variant("flows2", 2),
-                                         tcp_variant("flows4", 4), tcp_variant("flows7", 7),
-                                         tcp_variant("smallbuffers", 2,
-                                                     [](Settings& s) { s.tcp_sndbuf = 4096; })),
+INSTANTIATE_TEST_SUITE_P(Transports, TransportMessages, testing::ValuesIn(all_variants()),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace
