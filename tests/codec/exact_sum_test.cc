@@ -155,7 +155,7 @@ TEST(ExactSum, RoundsHalvesOnceAndReadsEveryPattern) {
         b.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(random.next());
         c.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(random.next());
       }
-      const void* const pieces[] = {a.data(), b.data(), c.data()};
+      const std::vector<const void*> pieces = {a.data(), b.data(), c.data()};
       Buffer out(2 * n);
       kernels.exact_sum(type, ReduceOp::kSum, pieces, n, out.data());
       for (std::size_t i = 0; i < n; ++i) {

@@ -12,6 +12,13 @@ Bytes bytes_of(const Buffer& buffer) {
   return {begin, begin + buffer.size()};
 }
 
+/// Scales with a NaN that is not the codec's own as the second.
+Bytes scales_with_nan(Bytes scales) {
+  const std::uint32_t nan = 0xffc00001;
+  std::memcpy(scales.data() + 4, &nan, 4);
+  return scales;
+}
+
 struct Recipe {
   std::string name, operation;
   DataType type;
@@ -35,7 +42,8 @@ VectorCase make(const Recipe& recipe, std::uint64_t seed) {
   const bool has_x = recipe.operation == "encode" || recipe.operation == "whole";
   if (has_x) made.arrays.emplace_back("x", bytes_of(numbers(recipe.type, recipe.kind, n, seed)));
   if (recipe.operation == "decode") {
-    made.arrays.emplace_back("scales", bytes_of(numbers(DataType::kFloat32, recipe.kind, scales, seed)));
+    made.arrays.emplace_back(
+        "scales", scales_with_nan(bytes_of(numbers(DataType::kFloat32, recipe.kind, scales, seed))));
     made.arrays.emplace_back("bits", bytes_of(random_bytes(bit_bytes(n), seed)));
   } else {
     made.arrays.emplace_back("error", bytes_of(numbers(DataType::kFloat32, Kind::kRandom, n, seed + 1)));
@@ -46,6 +54,11 @@ VectorCase make(const Recipe& recipe, std::uint64_t seed) {
                              bytes_of(numbers(DataType::kFloat32, recipe.kind, scales, seed + 10 + r)));
     made.arrays.emplace_back("bits" + std::to_string(r),
                              bytes_of(random_bytes(bit_bytes(n), seed + 100 + r)));
+  }
+  if (recipe.kind == Kind::kNan && recipe.world != 0) {
+    for (auto& [name, bytes] : made.arrays) {
+      if (name == "scales0") bytes = scales_with_nan(bytes);
+    }
   }
   for (auto& output : run_case(implementations().front(), made)) made.arrays.push_back(std::move(output));
   return made;

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "support/sanitizers.h"
+
 namespace onebit::testing {
 
 using Environment = std::map<std::string, std::string>;
@@ -124,8 +126,6 @@ class Job {
 
 /// Loopback, short deadlines, and the variables with which ranks find each other on a port that is free now.
 Environment local_job(int ranks);
-/// Whether this program has been built with a sanitizer: processes are slower then.
-bool sanitized();
 /// How long after a fault the others may take to notice: the 2 s that are promised, and slack for a crowded
 /// machine.
 double prompt();
