@@ -167,8 +167,8 @@ ONEBIT_API onebitResult_t onebitCommGetStats(onebitComm_t comm, onebitStats_t* s
  *
  * With a tag (and the rules of ONEBIT_COMPRESS and ONEBIT_MIN_SIZE allowing) the exchange is in 1 bit with
  * error compensation: what is lost in this call is added in the next call of the same tag. Source: 1-bit Adam
- * (arXiv 2102.02888), with a scale a block. Without a tag the result is exact: summed in rank order, so it
- * does not depend on timing.
+ * (arXiv 2102.02888), with a scale a block. Without a tag the result is exact: summed in an order
+ * that the number of ranks and the size fix, so it does not depend on timing.
  *
  * @param sendbuff,recvbuff `count` elements each; may be equal (in place), must not overlap otherwise
  * @param count elements; 0 returns at once

@@ -1,6 +1,8 @@
 // The collective calls of a communicator: which way each goes, and the set-up of its operation.
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <exception>
 
@@ -92,7 +94,10 @@ Status Communicator::exact_all_reduce(const void* send, void* receive, std::size
     return Status();
   }
   if (bytes <= kFlatBytes && bytes * ranks() <= kFlatTotalBytes) {
-    return flat_all_reduce(send, receive, count, type, op, peers);
+    // 16-bit types would be rounded in every round of doubling; flat rounds them once.
+    const bool doubling = ranks() >= 4 && std::has_single_bit(ranks()) && size_of(type) >= 4;
+    return doubling ? doubling_all_reduce(send, receive, count, type, op, peers)
+                    : flat_all_reduce(send, receive, count, type, op, peers);
   }
   const std::size_t chunk = kExactChunkBytes / size_of(type);
   const PartitionPlan plan(count, ranks(),
@@ -117,6 +122,27 @@ Status Communicator::flat_all_reduce(const void* send, void* receive, std::size_
   }
   ONEBIT_RETURN_IF_ERROR(drive(exchange));
   codec::exact_sum(type, op, pieces, count, receive);
+  return Status();
+}
+
+Status Communicator::doubling_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                         ReduceOp op, const Peers& peers) {
+  const std::size_t bytes = count * size_of(type);
+  ONEBIT_RETURN_IF_ERROR(exact_slots_.reserve(bytes));
+  const void* mine = send;
+  const void* theirs = exact_slots_.data();
+  for (std::size_t distance = 1, round = 0; distance < ranks(); distance *= 2, ++round) {
+    const std::size_t peer = rank_ ^ distance;
+    DirectExchange exchange(peers, round);
+    exchange.add_send(peer, bytes_of(mine, bytes));
+    exchange.add_receive(peer, {exact_slots_.data(), bytes});
+    ONEBIT_RETURN_IF_ERROR(drive(exchange));
+    // The lower rank's first on both sides, so that both get the same bits, NaNs too. AVG halves in each
+    // round.
+    const std::array<const void*, 2> pair{rank_ < peer ? mine : theirs, rank_ < peer ? theirs : mine};
+    codec::exact_sum(type, op, pair, count, receive);
+    mine = receive;
+  }
   return Status();
 }
 

@@ -14,6 +14,9 @@
 namespace onebit::collective {
 namespace {
 
+/// How long a rank that has seen a connection break looks for others that break before it gives up.
+constexpr std::chrono::milliseconds kSecondLook(100);
+
 /// The cores that this process may run on.
 unsigned usable_cores() {
   cpu_set_t set;
@@ -144,7 +147,7 @@ Status Communicator::drive(Operation& operation) {
     status = Status(Code::kSystemError, error.what());
   }
   if (status.ok()) return status;
-  const Status broken = break_with(status.with_context(current_call_));
+  const Status broken = break_with(name_all_failed(status).with_context(current_call_));
   // Aborted endpoints hold no requests; once the compute threads rest, nothing refers to the operation any
   // more.
   if (pool_ != nullptr) {
@@ -204,6 +207,22 @@ Status Communicator::break_with(const Status& status) {
     if (endpoint != nullptr) endpoint->abort(reason);
   }
   return first;
+}
+
+Status Communicator::name_all_failed(const Status& first) {
+  const transport::Endpoint* const known = context_->failed();
+  if (known == nullptr || ranks() <= 2 || first.code() != Code::kRemoteError) return first;
+  const Deadline deadline = Deadline::after(kSecondLook);
+  while (!deadline.passed()) {
+    completed_.clear();
+    if (!context_->progress(std::chrono::milliseconds(deadline.poll_timeout()), completed_).ok()) break;
+  }
+  std::string text = first.message();
+  for (const transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint == nullptr || endpoint == known || endpoint->status().ok()) continue;
+    text += "; " + endpoint_failure(*endpoint).message();
+  }
+  return Status(first.code(), std::move(text));
 }
 
 Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const {

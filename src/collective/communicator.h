@@ -98,6 +98,10 @@ class Communicator {
   /// Every rank sends its whole buffer to every other: one hop, for small buffers.
   Status flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
                          const Peers& peers);
+  /// Pairs of ranks swap and sum, at twice the distance each round (recursive doubling): fewer messages than
+  /// flat, for a power of two of ranks.
+  Status doubling_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
+                             const Peers& peers);
   Status onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
                            std::string_view tag);
   /// Whole mode's pass before the schedule, on `pool` or here.
@@ -112,6 +116,9 @@ class Communicator {
   Status drive(Operation& operation);
   Status drive_loop(Operation& operation);
   Status break_with(const Status& status);
+  /// When a connection has broken: the end of one rank may show first as that of another, which gave up
+  /// because of it and could not say so any more. Whatever else breaks within a moment is named, too.
+  Status name_all_failed(const Status& first);
   Status endpoint_failure(const transport::Endpoint& endpoint) const;
   std::uint64_t bytes_moved() const;
   std::string describe(std::span<const std::size_t> ranks) const;

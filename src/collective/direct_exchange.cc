@@ -20,7 +20,7 @@ void DirectExchange::add_receive(std::size_t peer, std::span<std::byte> bytes) {
 Status DirectExchange::start() {
   // Everything is pending before anything starts: a start may fail halfway.
   pending_ = transfers_.size();
-  const std::uint64_t tag = message_tag(peers_.operation, 0, phase_);
+  const std::uint64_t tag = message_tag(peers_.operation, round_, 0);
   for (Transfer& each : transfers_) {
     each.request.user = &each;
     each.request.notify = true;

@@ -15,8 +15,8 @@ namespace onebit::collective {
 
 class DirectExchange final : public Operation {
  public:
-  /// `phase` tells rounds of one operation apart: 0 or 1.
-  DirectExchange(const Peers& peers, unsigned phase) : peers_(peers), phase_(phase) {}
+  /// `round` tells the rounds of one operation apart.
+  DirectExchange(const Peers& peers, std::size_t round) : peers_(peers), round_(round) {}
 
   /// To be called before start(). Empty messages are sent too.
   void add_send(std::size_t peer, std::span<const std::byte> bytes);
@@ -37,7 +37,7 @@ class DirectExchange final : public Operation {
     std::size_t bytes = 0;
   };
   const Peers peers_;
-  const unsigned phase_;
+  const std::size_t round_;
   std::deque<Transfer> transfers_;
   std::size_t pending_ = 0;
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/ranks.h"
+#include "support/sanitizers.h"
 
 namespace onebit::testing {
 namespace {
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(RanksAndSeeds, RandomCalls,
 
 TEST_P(RandomCalls, AllGiveWhatTheyMust) {
   const auto [ranks, seed] = GetParam();
-  constexpr int kCalls = 500;
+  constexpr int kCalls = sanitized() ? 50 : 500;
   const std::string settings = seed == 1
                                    ? "ONEBIT_MIN_SIZE=0\nONEBIT_THREADS=2\n"
                                    : "ONEBIT_MIN_SIZE=1000\nONEBIT_CHUNK=2048\nONEBIT_PIPELINE_DEPTH=2\n"
