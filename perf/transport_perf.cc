@@ -5,8 +5,9 @@
 //
 // A tool, not a service: the two sides exchange the transport's Handle through a plain TCP connection on that
 // port. The connecting side sends `--size` messages with `--inflight` of them under way, each in a buffer of
-// its own, for `--seconds`; then both bounce a message of 8 bytes. Bandwidth is what the listening side has
-// received, by its clock; latency is half a round trip, the median; CPU seconds are those of both processes.
+// its own unless `--buffers` says less, for `--seconds`; then both bounce a message of 8 bytes. Bandwidth is
+// what the listening side has received, by its clock; latency is half a round trip, the median; CPU seconds
+// are those of both processes.
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -40,6 +41,8 @@ struct Plan {
   std::uint64_t size = 1 << 20;
   std::uint32_t inflight = 8;
   std::uint32_t pings = 20'000;
+  std::uint32_t buffers = 0;  ///< 0 = one for each message under way
+  std::uint32_t unused = 0;   ///< no padding
 };
 /// What the listening side has measured.
 struct Outcome {
@@ -125,8 +128,8 @@ class Line {
 };
 
 std::vector<std::vector<std::byte>> buffers(const Plan& plan) {
-  return std::vector<std::vector<std::byte>>(plan.inflight,
-                                             std::vector<std::byte>(plan.size, std::byte{0x5A}));
+  const std::uint32_t count = plan.buffers > 0 ? plan.buffers : plan.inflight;
+  return std::vector<std::vector<std::byte>>(count, std::vector<std::byte>(plan.size, std::byte{0x5A}));
 }
 
 Status bounce(Line& line, const Plan& plan, bool first, std::vector<double>& half_trips) {
@@ -146,7 +149,7 @@ Status serve(Line& line, const Plan& plan) {
   auto memory = buffers(plan);
   std::vector<Request> requests(plan.inflight);
   const auto post = [&](std::size_t i) {
-    return line.endpoint().receive(requests[i], memory[i].data(), plan.size, kDataTag, 0);
+    return line.endpoint().receive(requests[i], memory[i % memory.size()].data(), plan.size, kDataTag, 0);
   };
   for (std::size_t i = 0; i < requests.size(); ++i) ONEBIT_RETURN_IF_ERROR(post(i));
   Outcome outcome;
@@ -185,7 +188,8 @@ Status drive(Line& line, const Plan& plan, double seconds, Outcome& outcome, dou
   std::size_t i = 0;
   for (; since(start) < seconds; i = (i + 1) % requests.size()) {
     ONEBIT_RETURN_IF_ERROR(line.wait(requests[i]));
-    ONEBIT_RETURN_IF_ERROR(line.endpoint().send(requests[i], memory[i].data(), plan.size, kDataTag, 0));
+    ONEBIT_RETURN_IF_ERROR(
+        line.endpoint().send(requests[i], memory[i % memory.size()].data(), plan.size, kDataTag, 0));
   }
   for (const Request& request : requests) ONEBIT_RETURN_IF_ERROR(line.wait(request));
   own_cpu = cpu_seconds() - cpu_start;
@@ -290,6 +294,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--inflight", plan.inflight, "Messages under way")
       ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--buffers", plan.buffers,
+                 "Buffers that the messages take turns in; 0 = one for each message under way, as a job has. "
+                 "(iperf3 has one of 128 KiB a flow, which stays in the caches)")
       ->capture_default_str();
   app.add_option("--flows", flows, "TCP connections")->check(CLI::Range(1, 32))->capture_default_str();
   app.add_option("--seconds", seconds, "How long to send")->check(CLI::PositiveNumber)->capture_default_str();

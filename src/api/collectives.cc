@@ -16,6 +16,7 @@ using onebit::Result;
 using onebit::Status;
 using onebit::api::guarded;
 using onebit::api::not_null;
+using onebit::api::number_of;
 using onebit::api::resolve_tag;
 
 namespace {
@@ -23,7 +24,7 @@ namespace {
 constexpr std::size_t kLongestTag = 255;
 constexpr std::size_t kMostBytes = std::size_t{1} << 48;
 
-Result<DataType> reducible_type(onebitDataType_t datatype, onebitRedOp_t op) {
+Result<DataType> reducible_type(int datatype, int op) {
   switch (datatype) {
     case onebitInt32:
     case onebitInt64:
@@ -38,17 +39,16 @@ Result<DataType> reducible_type(onebitDataType_t datatype, onebitRedOp_t op) {
     case onebitUint8:
       return Status(Code::kInvalidArgument, "onebitUint8 is for broadcast and allgather, not for allreduce");
     default:
-      return Status::error(Code::kInvalidArgument, "datatype {} is unknown", static_cast<int>(datatype));
+      return Status::error(Code::kInvalidArgument, "datatype {} is unknown", datatype);
   }
   if (op != onebitSum && op != onebitAvg) {
-    return Status::error(Code::kInvalidArgument, "op {} is unknown: onebitSum and onebitAvg are there",
-                         static_cast<int>(op));
+    return Status::error(Code::kInvalidArgument, "op {} is unknown: onebitSum and onebitAvg are there", op);
   }
   return static_cast<DataType>(datatype);
 }
 
 /// Bytes of `count` elements of any type.
-Result<std::size_t> size_in_bytes(std::size_t count, onebitDataType_t datatype) {
+Result<std::size_t> size_in_bytes(std::size_t count, int datatype) {
   std::size_t element = 1;
   if (datatype != onebitUint8) {
     ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, onebitSum));
@@ -89,8 +89,8 @@ onebitResult_t onebitAllReduce(const void* sendbuff, void* recvbuff, size_t coun
                                onebitRedOp_t op, const char* tag, onebitComm_t comm, void* stream) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
-    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, op));
-    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, datatype));
+    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(number_of(datatype), number_of(op)));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, number_of(datatype)));
     ONEBIT_RETURN_IF_ERROR(check_buffers(sendbuff, recvbuff, bytes, stream));
     ONEBIT_RETURN_IF_ERROR(check_alignment(sendbuff, "sendbuff", size_of(type)));
     ONEBIT_RETURN_IF_ERROR(check_alignment(recvbuff, "recvbuff", size_of(type)));
@@ -106,7 +106,7 @@ onebitResult_t onebitBroadcast(const void* sendbuff, void* recvbuff, size_t coun
                                int root, onebitComm_t comm, void* stream) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
-    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, datatype));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(count, number_of(datatype)));
     auto& communicator = *comm->communicator;
     if (root < 0 || static_cast<std::size_t>(root) >= communicator.ranks()) {
       return Status::error(Code::kInvalidArgument, "root {} is not a rank of {}", root, communicator.ranks());
@@ -124,7 +124,7 @@ onebitResult_t onebitAllGather(const void* sendbuff, void* recvbuff, size_t send
                                onebitDataType_t datatype, onebitComm_t comm, void* stream) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
-    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(sendcount, datatype));
+    ONEBIT_ASSIGN_OR_RETURN(const std::size_t bytes, size_in_bytes(sendcount, number_of(datatype)));
     auto& communicator = *comm->communicator;
     if (bytes > kMostBytes / communicator.ranks()) {
       return Status::error(Code::kInvalidArgument, "sendcount {} is too large", sendcount);
@@ -151,7 +151,7 @@ onebitResult_t onebitExplain(const void* sendbuff, size_t count, onebitDataType_
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(comm->communicator->in_own_process());
     ONEBIT_RETURN_IF_ERROR(not_null(text, "text"));
-    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(datatype, op));
+    ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(number_of(datatype), number_of(op)));
     const std::string why = comm->communicator->explain(
         count, type, static_cast<ReduceOp>(op), resolve_tag(tag == nullptr ? "" : tag, sendbuff, false));
     if (size == 0) return Status();

@@ -39,7 +39,7 @@ onebitResult_t onebitGetVersion(int* version) {
 }
 
 const char* onebitGetErrorString(onebitResult_t result) {
-  return onebit::code_name(static_cast<onebit::Code>(result)).data();
+  return onebit::code_name(static_cast<onebit::Code>(onebit::api::number_of(result))).data();
 }
 
 const char* onebitGetLastError(onebitComm_t comm) {

@@ -6,6 +6,7 @@
 
 #include <onebit/onebit.h>
 
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -30,6 +31,16 @@ onebitResult_t guarded(Body&& body) noexcept {
   } catch (const std::exception& error) {
     return report(Status(Code::kInternalError, error.what()));
   }
+}
+
+/// The number behind an enumerator of the C API. A caller may have passed any; to read it as its enumeration
+/// would be undefined.
+template <typename E>
+int number_of(const E& value) {
+  static_assert(sizeof(E) == sizeof(int));
+  int number = 0;
+  std::memcpy(&number, &value, sizeof number);
+  return number;
 }
 
 /// kInvalidArgument "NAME must not be NULL" for a null pointer.

@@ -31,8 +31,8 @@ void write_frame_header(std::byte* frame, std::size_t n, Parameters parameters) 
 std::byte* frame_scales(std::byte* frame) noexcept;
 std::uint8_t* frame_bits(std::byte* frame, std::size_t n, std::uint32_t block) noexcept;
 
-/// Checks that `frame` is a whole frame of exactly n elements with these parameters, and gives its parts. A kDataError
-/// says which field differs, with both values.
+/// Checks that `frame` is a whole frame of exactly n elements with these parameters, and gives its parts. A
+/// kDataError says which field differs, with both values.
 Result<Packed> open_frame(std::span<const std::byte> frame, std::size_t n, Parameters parameters);
 
 }  // namespace onebit::codec

@@ -54,9 +54,10 @@ TEST(Arguments, ThatAreWrongAreNamedAndTheCommunicatorStaysUsable) {
     void* const x = buffer.data();
     void* const odd = static_cast<char*>(x) + 1;
     void* const inside = static_cast<char*>(x) + 16;
-    const auto reduce = [&](const void* send, void* receive, onebitDataType_t type, onebitRedOp_t op,
-                            void* stream, const char* tag = nullptr) {
-      return onebitAllReduce(send, receive, 8, type, op, tag, comm, stream);
+    const auto reduce = [&](const void* send, void* receive, int type, int op, void* stream,
+                            const char* tag = nullptr) {
+      return onebitAllReduce(send, receive, 8, static_cast<onebitDataType_t>(type),
+                             static_cast<onebitRedOp_t>(op), tag, comm, stream);
     };
     EXPECT_INVALID_ARGUMENT(reduce(nullptr, x, onebitFloat32, onebitSum, nullptr), "sendbuff");
     EXPECT_INVALID_ARGUMENT(reduce(x, nullptr, onebitFloat32, onebitSum, nullptr), "recvbuff");
@@ -66,10 +67,9 @@ TEST(Arguments, ThatAreWrongAreNamedAndTheCommunicatorStaysUsable) {
     EXPECT_INVALID_ARGUMENT(reduce(x, inside, onebitFloat32, onebitSum, nullptr), "overlap");
     EXPECT_INVALID_ARGUMENT(reduce(inside, x, onebitFloat32, onebitSum, nullptr, "g"), "overlap");
     EXPECT_INVALID_ARGUMENT(reduce(x, x, onebitUint8, onebitSum, nullptr), "onebitUint8");
-    EXPECT_INVALID_ARGUMENT(reduce(x, x, static_cast<onebitDataType_t>(3), onebitSum, nullptr), "datatype 3");
-    EXPECT_INVALID_ARGUMENT(reduce(x, x, static_cast<onebitDataType_t>(-1), onebitSum, nullptr),
-                            "datatype -1");
-    EXPECT_INVALID_ARGUMENT(reduce(x, x, onebitFloat32, static_cast<onebitRedOp_t>(2), nullptr), "op 2");
+    EXPECT_INVALID_ARGUMENT(reduce(x, x, 3, onebitSum, nullptr), "datatype 3");
+    EXPECT_INVALID_ARGUMENT(reduce(x, x, -1, onebitSum, nullptr), "datatype -1");
+    EXPECT_INVALID_ARGUMENT(reduce(x, x, onebitFloat32, 2, nullptr), "op 2");
     EXPECT_INVALID_ARGUMENT(reduce(x, x, onebitInt32, onebitAvg, nullptr), "onebitAvg");
     EXPECT_INVALID_ARGUMENT(reduce(x, x, onebitInt64, onebitAvg, nullptr, "g"), "onebitAvg");
     EXPECT_INVALID_ARGUMENT(onebitAllReduce(x, x, SIZE_MAX, onebitFloat32, onebitSum, nullptr, comm, nullptr),

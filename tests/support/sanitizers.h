@@ -3,16 +3,11 @@
 
 namespace onebit::testing {
 
-/// With the address or the thread sanitizer: slower, and an allocation that is too large ends the program.
+/// With a sanitizer programs are slower, an allocation that is too large ends them, and some checks take file
+/// descriptors.
 constexpr bool sanitized() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef ONEBIT_SANITIZED
   return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return true;
-#else
-  return false;
-#endif
 #else
   return false;
 #endif
