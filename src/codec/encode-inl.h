@@ -2,7 +2,7 @@
 //
 // A block is read from memory by its first pass, the sum; the second, which codes it, finds it in the caches.
 // While that goes on the memory would be idle, so it is asked for the part of the next block that it can
-// bring in that time; the processor's own prefetching follows the first pass better than instructions do.
+// bring in that time.
 //
 // Included by kernels.cc alone, once a target. Pure functions, any thread.
 
@@ -26,6 +26,10 @@ HWY_INLINE void with_type(DataType type, Function function) {
   }
 }
 
+/// Of each row that is coded, this part of the next block's is prefetched: the two passes take about 4 to 1
+/// of the time.
+constexpr std::size_t kPrefetchedPart = 4;
+
 template <Scale kScale, class Type>
 HWY_INLINE void encode_blocks(const typename Type::Element* x, std::size_t n, std::size_t block, float* error,
                               std::byte* scales, std::uint8_t* bits) {
@@ -37,8 +41,13 @@ HWY_INLINE void encode_blocks(const typename Type::Element* x, std::size_t n, st
     sum_block<kScale>(source, count, sum);
     const float scale = block_scale(kScale, sum.fold(), count);
     store_scale(scales, first / block, scale);
-    const bool whole_next = n - first >= 2 * block;
-    quantize_block(source, count, scale, error + first, bits + first / 8, whole_next ? block : 0);
+    const std::size_t next = first + block;
+    const bool prefetches = next < n && n - next >= block;
+    quantize_block(source, count, scale, error + first, bits + first / 8, [&](std::size_t i) HWY_ATTR {
+      if (!prefetches) return;
+      prefetch(x + next + i / kPrefetchedPart, kLanes / kPrefetchedPart);
+      prefetch(error + next + i / kPrefetchedPart, kLanes / kPrefetchedPart);
+    });
   }
 }
 
@@ -86,7 +95,7 @@ ONEBIT_CODEC_KERNEL void quantize(DataType type, const void* x, std::size_t n, f
   with_type(type, [=](auto tag) {
     using Type = decltype(tag);
     const Compensated<Type> source = {static_cast<const typename Type::Element*>(x), error};
-    quantize_block(source, n, scale, error, bits, 0);
+    quantize_block(source, n, scale, error, bits, [](std::size_t) {});
   });
 }
 

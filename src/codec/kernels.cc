@@ -9,7 +9,6 @@
 #ifndef ONEBIT_CODEC_KERNELS_CC_ONCE
 #define ONEBIT_CODEC_KERNELS_CC_ONCE
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
