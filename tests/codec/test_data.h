@@ -130,12 +130,14 @@ inline Buffer numbers(DataType type, Kind kind, std::size_t n, std::uint64_t see
   SplitMix64 random(seed);
   Buffer out(n * size_of(type), offset);
   for (std::size_t i = 0; i < n; ++i) {
+    // memcpy, as scales need no alignment.
     const float value = number(kind, random, i);
     if (type == DataType::kFloat32) {
-      out.as<float>()[i] = value;
+      std::memcpy(out.data() + 4 * i, &value, 4);
     } else {
-      out.as<std::uint16_t>()[i] =
+      const std::uint16_t narrow =
           type == DataType::kFloat16 ? float_to_half(value) : float_to_bfloat16(value);
+      std::memcpy(out.data() + 2 * i, &narrow, 2);
     }
   }
   return out;

@@ -288,8 +288,9 @@ void TcpEndpoint::tell_peer(Flow& flow, const Status& reason) noexcept {
   if (::sendmsg(flow.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
   flow.end_hard(false);
   // To close a socket with unread bytes is to reset it, which may overtake the reason: they are thrown away.
-  for (int i = 0; i < 4; ++i) {
-    if (::recv(flow.fd.get(), nullptr, 1 << 30, MSG_TRUNC | MSG_DONTWAIT) <= 0) break;
+  std::array<std::byte, 16 << 10> unread;
+  for (int i = 0; i < 256; ++i) {
+    if (::recv(flow.fd.get(), unread.data(), unread.size(), MSG_DONTWAIT) <= 0) break;
   }
 }
 
