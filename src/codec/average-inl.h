@@ -1,4 +1,3 @@
-#endif
 // average and accumulate for a SIMD target.
 //
 // The first pass over a block adds the pieces vector by vector in a register and keeps z in a scratch block
