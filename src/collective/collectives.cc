@@ -26,7 +26,7 @@ constexpr std::size_t kPoolElements = 128 * 1024;
 constexpr std::size_t kExactPoolBytes = 4 * 1024 * 1024;
 // Automatic chunks: an eighth of a partition, within these bounds.
 constexpr std::size_t kSmallestChunk = 32 * 1024;
-constexpr std::size_t kLargestChunk = 256 * 1024;
+constexpr std::size_t kLargestChunk = 512 * 1024;
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
