@@ -43,19 +43,24 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   std::unique_ptr<Communicator> made(new Communicator(std::move(name), settings,
                                                       static_cast<std::size_t>(rendezvous->rank()),
                                                       static_cast<std::size_t>(rendezvous->world_size())));
-  ONEBIT_ASSIGN_OR_RETURN(made->rules_, Rules::parse(settings.compress));
-  const auto codec = codec::find_implementation(settings.codec_impl);
-  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
-  made->codec_ = *codec;
-  const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous->local_ranks()));
-  made->compute_threads_ = settings.threads != 0 ? settings.threads : std::clamp(share, 1U, 8U);
-  Status status = made->compare_settings(*rendezvous);
-  if (status.ok()) status = made->connect(*rendezvous);
-  if (!status.ok()) return made->break_with(status);  // peers that are connected already hear why
+  if (const Status own = made->set_up(*rendezvous); !own.ok()) {
+    return made->break_with(rendezvous->fail(own));
+  }
   log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
       made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
       settings.transport);
   return made;
+}
+
+Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
+  ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
+  const auto codec = codec::find_implementation(settings_.codec_impl);
+  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
+  codec_ = *codec;
+  const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous.local_ranks()));
+  compute_threads_ = settings_.threads != 0 ? settings_.threads : std::clamp(share, 1U, 8U);
+  ONEBIT_RETURN_IF_ERROR(compare_settings(rendezvous));
+  return connect(rendezvous);
 }
 
 Communicator::~Communicator() {

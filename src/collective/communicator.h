@@ -84,6 +84,7 @@ class Communicator {
 
  private:
   Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks);
+  Status set_up(bootstrap::Rendezvous& rendezvous);
   Status connect(bootstrap::Rendezvous& rendezvous);
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
   /// Starts to connect to the ranks below this one.

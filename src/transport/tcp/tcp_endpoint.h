@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/socket.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_flow.h"
 #include "transport/tcp/tcp_handle.h"
@@ -47,7 +47,8 @@ class TcpEndpoint final : public Endpoint {
                                                       std::uint32_t flows, std::span<const std::byte> hello);
   /// The accepting end, of flows whose handshake is done, in the order of their index.
   static Result<std::unique_ptr<TcpEndpoint>> accepted(std::shared_ptr<TcpCore> core,
-                                                       const SocketAddress& peer, std::vector<UniqueFd> flows,
+                                                       const SocketAddress& peer,
+                                                       std::vector<UniqueSocket> flows,
                                                        std::vector<std::byte> hello);
   ~TcpEndpoint() override;
 
