@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/log.h"
@@ -169,14 +170,18 @@ Status Communicator::drive_loop(Operation& operation) {
   if (abort_requested_.load(std::memory_order_acquire)) return async_error();
   ONEBIT_RETURN_IF_ERROR(operation.start());
   Deadline deadline = Deadline::after(settings_.timeout);
+  // Bytes that move without completing anything count too; they are looked at a few times before the
+  // deadline.
+  const auto sampling = settings_.timeout / 8;
+  Deadline sample = Deadline::after(sampling);
   std::uint64_t moved = bytes_moved();
   while (!operation.done()) {
     auto computed = operation.compute_one();
     if (!computed.ok()) return computed.status();
     completed_.clear();
     finished_.clear();
-    const auto wait = std::chrono::milliseconds(*computed ? 0 : deadline.poll_timeout());
-    ONEBIT_RETURN_IF_ERROR(context_->progress(wait, completed_));
+    const int patience = *computed ? 0 : deadline.earlier(sample).poll_timeout();
+    ONEBIT_RETURN_IF_ERROR(context_->progress(std::chrono::milliseconds(patience), completed_));
     if (pool_ != nullptr) pool_->take_finished(finished_);
     for (transport::Request* request : completed_) {
       if (request->state == transport::Request::State::kFailed && context_->failed() != nullptr) {
@@ -187,15 +192,33 @@ Status Communicator::drive_loop(Operation& operation) {
     for (Task* task : finished_) ONEBIT_RETURN_IF_ERROR(operation.on_task(*task));
     if (abort_requested_.load(std::memory_order_acquire)) return async_error();
     if (!operation.done() && context_->failed() != nullptr) return endpoint_failure(*context_->failed());
-    const std::uint64_t now_moved = bytes_moved();
-    if (*computed || !completed_.empty() || !finished_.empty() || now_moved != moved) {
-      moved = now_moved;
+    if (*computed || !completed_.empty() || !finished_.empty()) {
       deadline = Deadline::after(settings_.timeout);
-    } else if (deadline.passed()) {
+      continue;
+    }
+    ONEBIT_RETURN_IF_ERROR(check_in_step());
+    if (sample.passed()) {
+      sample = Deadline::after(sampling);
+      if (std::exchange(moved, bytes_moved()) != moved) deadline = Deadline::after(settings_.timeout);
+    }
+    if (deadline.passed()) {
       return Status::error(Code::kTimeout,
                            "no progress for {} ms (ONEBIT_TIMEOUT) in call {}; waiting for {}",
                            settings_.timeout.count(), operation_, describe(operation.waiting_for()));
     }
+  }
+  return Status();
+}
+
+Status Communicator::check_in_step() const {
+  for (std::size_t peer = 0; peer < ranks(); ++peer) {
+    if (endpoints_[peer] == nullptr) continue;
+    const auto tag = endpoints_[peer]->unexpected_tag();
+    if (!tag || operation_of(*tag) == operation_) continue;
+    return Status::error(Code::kInvalidUsage,
+                         "rank {} at {} sends for its call {} while this rank waits for it in call {}: the "
+                         "ranks do not make the same calls",
+                         peer, where_[peer], operation_of(*tag), operation_);
   }
   return Status();
 }

@@ -116,6 +116,8 @@ class Communicator {
   /// broken.
   Status drive(Operation& operation);
   Status drive_loop(Operation& operation);
+  /// Ok unless a rank sends for another call than the one in which this rank waits for it.
+  Status check_in_step() const;
   Status break_with(const Status& status);
   /// When a connection has broken: the end of one rank may show first as that of another, which gave up
   /// because of it and could not say so any more. Whatever else breaks within a moment is named, too.

@@ -153,8 +153,8 @@ void TcpEndpoint::advance_opening(Flow& flow) {
   if (flow.phase == Flow::Phase::kConnecting) {
     if (!flow.writable && !flow.hung_up) return;
     if (const int error = connect_error(flow.fd.get()); error != 0) {
-      return fail(Status(Code::kRemoteError,
-                         Status::system(error, fmt::format("connect to {}", peer())).message()));
+      return fail(
+          Status(Code::kRemoteError, Status::system(error, fmt::format("connect to {}", peer())).message()));
     }
     const Settings& settings = core_->settings;
     if (Status tuned =

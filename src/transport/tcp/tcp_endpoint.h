@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +61,7 @@ class TcpEndpoint final : public Endpoint {
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
+  std::optional<std::uint64_t> unexpected_tag() const override;
   void finish() override;
   bool closed() const override { return closed_ || state_ == State::kFailed; }
   void abort(const Status& reason) noexcept override;
