@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -60,6 +61,10 @@ Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
   codec_ = *codec;
   const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous.local_ranks()));
   compute_threads_ = settings_.threads != 0 ? settings_.threads : std::clamp(share, 1U, 8U);
+  const bootstrap::Key& key = rendezvous.job_key();
+  const auto of_job =
+      bootstrap::derive_key({reinterpret_cast<const char*>(key.data()), key.size()}, "job number");
+  std::memcpy(&job_, of_job.data(), sizeof job_);
   ONEBIT_RETURN_IF_ERROR(compare_settings(rendezvous));
   return connect(rendezvous);
 }
@@ -257,18 +262,6 @@ Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const
   const auto at = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
   const auto rank = static_cast<std::size_t>(at - endpoints_.begin());
   return endpoint.status().with_context(fmt::format("rank {} at {}", rank, where_[rank]));
-}
-
-Status Communicator::with_residuals(const std::function<Status(ResidualStore&)>& use) {
-  const CallGuard guard(*this);
-  ONEBIT_RETURN_IF_ERROR(guard.status());
-  return use(residuals_);
-}
-
-Status Communicator::with_remaining_residuals(const std::function<Status(ResidualStore&)>& use) {
-  const CallGuard guard(*this, true);
-  ONEBIT_RETURN_IF_ERROR(guard.status());
-  return use(residuals_);
 }
 
 std::uint64_t Communicator::bytes_moved() const {

@@ -64,15 +64,16 @@ class Communicator {
   Status all_gather(const void* send, void* receive, std::size_t bytes);
   Status broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root);
   Status barrier();
+  /// All ranks load what they saved at one moment, or none loads anything; then each says which failed.
+  Status load_residuals(const std::string& directory);
 
   // ---- local ----
   std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
   Result<Statistics> statistics();
-  /// Gives the residuals to `use`, for saving, loading and the like; kInvalidUsage while a call is in
-  /// progress.
-  Status with_residuals(const std::function<Status(ResidualStore&)>& use);
-  /// The same on a communicator that may be broken: what is left of its residuals can be saved.
-  Status with_remaining_residuals(const std::function<Status(ResidualStore&)>& use);
+  // Residuals; kInvalidUsage while a call is in progress. What a failure has left can be saved.
+  Status save_residuals(const std::string& directory);
+  Status reset_residuals(std::string_view tag);
+  Result<std::size_t> residual_memory(std::string_view tag);
   /// Ok when this process made the communicator and it is not broken.
   Status usable() const;
   /// Ok when this process made the communicator, also when that is broken.
@@ -95,6 +96,7 @@ class Communicator {
   /// out of step with its peers.
   template <typename Body>
   Status in_step(const Body& body);
+  Status gather_in_call(const void* send, void* receive, std::size_t bytes);
   Status exact_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op);
   /// Every rank sends its whole buffer to every other: one hop, for small buffers.
   Status flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
@@ -145,6 +147,7 @@ class Communicator {
 
   std::uint32_t operation_ = 0;
   std::string current_call_;  // in words
+  std::uint64_t job_ = 0;     // a random number, the same on all ranks
   ResidualStore residuals_;
   OneBitBuffers onebit_buffers_;
   AlignedBuffer<std::byte> exact_slots_;

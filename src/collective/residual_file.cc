@@ -9,10 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "base/log.h"
@@ -23,7 +26,7 @@ namespace onebit::collective {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'1', 'B', 'R', 'E', 'S', 'I', 'D', '\0'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::uint32_t kLongestTag = 1024;
 
 struct FileHeader {
@@ -32,8 +35,10 @@ struct FileHeader {
   std::uint32_t ranks;
   std::uint32_t rank;
   std::uint32_t entries;
+  SaveMoment moment;
+  std::int64_t time;
 };
-static_assert(sizeof(FileHeader) == 24);
+static_assert(sizeof(FileHeader) == 48);
 
 struct EntryHeader {
   std::uint32_t tag_length;
@@ -136,12 +141,21 @@ class Reader {
   Hash hash_;
 };
 
-Status write_entries(const ResidualStore& store, Writer& writer) {
+std::int64_t nanoseconds_now() {
+  using std::chrono::nanoseconds;
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Status write_entries(const ResidualStore& store, const SaveMoment& moment, Writer& writer) {
   const auto& entries = store.entries();
   const auto good = [](const auto& entry) { return !entry.second.in_call; };
-  FileHeader header{kMagic, kVersion, static_cast<std::uint32_t>(store.ranks()),
+  FileHeader header{kMagic,
+                    kVersion,
+                    static_cast<std::uint32_t>(store.ranks()),
                     static_cast<std::uint32_t>(store.rank()),
-                    static_cast<std::uint32_t>(std::count_if(entries.begin(), entries.end(), good))};
+                    static_cast<std::uint32_t>(std::count_if(entries.begin(), entries.end(), good)),
+                    moment,
+                    nanoseconds_now()};
   ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
   for (const auto& entry : entries) {
     const auto& [tag, residual] = entry;
@@ -190,39 +204,65 @@ Status read_entry(Reader& reader, std::size_t rank, std::size_t ranks, ResidualS
   return Status();
 }
 
-Result<ResidualStore::Map> read_file(const std::string& path, std::size_t rank, std::size_t ranks) {
-  const auto read = [&]() -> Result<ResidualStore::Map> {
+Result<FileHeader> read_header(Reader& reader) {
+  FileHeader header{};
+  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
+  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a file of residuals");
+  if (header.version != kVersion) {
+    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
+                         kVersion);
+  }
+  return header;
+}
+
+struct File {
+  ResidualStore::Map entries;
+  SaveMoment moment;
+};
+
+/// What `use` makes of the file at `path`.
+template <typename T>
+Result<T> with_file(const std::string& path, const std::function<Result<T>(Reader&)>& use) {
+  const auto opened = [&]() -> Result<T> {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd) return Status::system(errno, "open");
     struct stat info {};
     if (fstat(fd.get(), &info) != 0) return Status::system(errno, "fstat");
     Reader reader(fd.get(), static_cast<std::uint64_t>(info.st_size));
-    FileHeader header{};
-    ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
-    if (header.magic != kMagic) return Status(Code::kDataError, "it is not a file of residuals");
-    if (header.version != kVersion) {
-      return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
-                           kVersion);
-    }
+    return use(reader);
+  };
+  auto result = opened();
+  if (!result.ok()) return result.status().with_context(path);
+  return result;
+}
+
+Result<File> read_file(const std::string& path, std::size_t rank, std::size_t ranks) {
+  return with_file<File>(path, [&](Reader& reader) -> Result<File> {
+    ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
     if (header.rank != rank || header.ranks != ranks) {
       return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
                            header.ranks, rank, ranks);
     }
-    ResidualStore::Map entries;
+    File file;
+    file.moment = header.moment;
     for (std::uint32_t i = 0; i < header.entries; ++i) {
-      ONEBIT_RETURN_IF_ERROR(read_entry(reader, rank, ranks, entries));
+      ONEBIT_RETURN_IF_ERROR(read_entry(reader, rank, ranks, file.entries));
     }
     ONEBIT_RETURN_IF_ERROR(reader.check_hash());
-    return entries;
-  };
-  auto entries = read();
-  if (!entries.ok()) return entries.status().with_context(path);
-  return entries;
+    return file;
+  });
 }
 
-/// The numbers of ranks of which `directory` has files with this name.
-Result<std::set<std::size_t>> saved_ranks(std::string_view name, const std::string& directory) {
-  std::set<std::size_t> found;
+/// The files in a directory that ranks of one number saved.
+struct SavedSet {
+  std::map<std::string, SaveMoment> moments;  ///< by path, of those with an intact header
+  /// Of the newest; a set without an intact header comes first, so that what is wrong with it is told.
+  std::int64_t time = std::numeric_limits<std::int64_t>::max();
+};
+
+/// What `directory` has of the communicator `name`, by the number of ranks.
+Result<std::map<std::size_t, SavedSet>> saved_sets(std::string_view name, const std::string& directory) {
+  std::map<std::size_t, SavedSet> found;
   const std::string prefix = file_stem(name) + ".rank-";
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
@@ -233,10 +273,28 @@ Result<std::set<std::size_t>> saved_ranks(std::string_view name, const std::stri
     std::size_t ranks = 0;
     const char* const digits = file.data() + of + 4;
     const auto [rest, failure] = std::from_chars(digits, file.data() + file.size(), ranks);
-    if (failure == std::errc{} && std::string_view(rest) == ".residuals" && ranks != 0) found.insert(ranks);
+    if (failure != std::errc{} || std::string_view(rest) != ".residuals" || ranks == 0) continue;
+    SavedSet& set = found[ranks];
+    const auto header = with_file<FileHeader>(at->path().string(), read_header);
+    if (!header.ok()) continue;
+    set.time = set.moments.empty() ? header->time : std::max(set.time, header->time);
+    set.moments.emplace(at->path().string(), header->moment);
   }
   if (error) return Status::system(error.value(), fmt::format("read directory {}", directory));
   return found;
+}
+
+/// Ok when all files of `set` are of `moment`, which is that of `path`.
+Status check_one_moment(const SavedSet& set, const std::string& path, const SaveMoment& moment) {
+  for (const auto& [other, its] : set.moments) {
+    if (its == moment) continue;
+    return Status::error(
+        Code::kDataError,
+        "{} and {} were saved at different moments (after call {} and after call {}{}): a save "
+        "was cut short; load an older directory, or go on without residuals",
+        path, other, moment.call, its.call, its.job == moment.job ? "" : " of another job");
+  }
+  return Status();
 }
 
 /// Adds what rank `store.rank()` inherits from rank `from` of `old_ranks`.
@@ -279,7 +337,8 @@ Status inherit(ResidualStore::Map&& old, std::size_t from, std::size_t old_ranks
 
 }  // namespace
 
-Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory) {
+Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory,
+                      const SaveMoment& moment) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Status::system(error.value(), fmt::format("make directory {}", directory));
@@ -289,7 +348,7 @@ Status save_residuals(const ResidualStore& store, std::string_view name, const s
     UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd) return Status::system(errno, "open");
     Writer writer(fd.get());
-    ONEBIT_RETURN_IF_ERROR(write_entries(store, writer));
+    ONEBIT_RETURN_IF_ERROR(write_entries(store, moment, writer));
     if (::fsync(fd.get()) != 0) return Status::system(errno, "fsync");
     if (::close(fd.release()) != 0) return Status::system(errno, "close");
     if (::rename(unfinished.c_str(), path.c_str()) != 0) return Status::system(errno, "rename");
@@ -306,36 +365,41 @@ Status save_residuals(const ResidualStore& store, std::string_view name, const s
   return Status();
 }
 
-Status load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
-  ONEBIT_ASSIGN_OR_RETURN(const std::set<std::size_t> saved, saved_ranks(name, directory));
+Result<SaveMoment> load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
+  ONEBIT_ASSIGN_OR_RETURN(const auto saved, saved_sets(name, directory));
   if (saved.empty()) {
     return Status::error(Code::kDataError, "{} has no residuals of a communicator '{}'", directory, name);
   }
-  if (saved.count(store.ranks()) != 0) {
-    ONEBIT_ASSIGN_OR_RETURN(
-        auto entries, read_file(fmt::format("{}/{}", directory, file_name(name, store.rank(), store.ranks())),
-                                store.rank(), store.ranks()));
-    store.replace(std::move(entries));
-    return Status();
+  const auto newest = std::max_element(
+      saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.second.time < b.second.time; });
+  const auto& [old_ranks, set] = *newest;
+  const auto path_of = [&, ranks = old_ranks](std::size_t rank) {
+    return fmt::format("{}/{}", directory, file_name(name, rank, ranks));
+  };
+  if (old_ranks == store.ranks()) {
+    const std::string path = path_of(store.rank());
+    ONEBIT_ASSIGN_OR_RETURN(File own, read_file(path, store.rank(), old_ranks));
+    ONEBIT_RETURN_IF_ERROR(check_one_moment(set, path, own.moment));
+    store.replace(std::move(own.entries));
+    return own.moment;
   }
-  if (saved.size() > 1) {
-    return Status::error(
-        Code::kDataError,
-        "{} has residuals of {} and of {} ranks, none of {}: remove those that are out of date", directory,
-        *saved.begin(), *saved.rbegin(), store.ranks());
-  }
-  const std::size_t old_ranks = *saved.begin();
   ResidualStore::Map entries;
+  SaveMoment moment;
   for (std::size_t from = 0; from < old_ranks; ++from) {
-    const std::string path = fmt::format("{}/{}", directory, file_name(name, from, old_ranks));
-    ONEBIT_ASSIGN_OR_RETURN(auto old, read_file(path, from, old_ranks));
-    if (const Status status = inherit(std::move(old), from, old_ranks, store, entries); !status.ok()) {
+    const std::string path = path_of(from);
+    ONEBIT_ASSIGN_OR_RETURN(File old, read_file(path, from, old_ranks));
+    if (from == 0) {
+      moment = old.moment;
+      ONEBIT_RETURN_IF_ERROR(check_one_moment(set, path, moment));
+    }
+    if (const Status status = inherit(std::move(old.entries), from, old_ranks, store, entries);
+        !status.ok()) {
       return status.with_context(path);
     }
   }
   log(LogLevel::kInfo, "residuals of {} ranks in {} reshared among {}", old_ranks, directory, store.ranks());
   store.replace(std::move(entries));
-  return Status();
+  return moment;
 }
 
 }  // namespace onebit::collective
