@@ -1,23 +1,12 @@
 #include "collective/residual_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <charconv>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <set>
-#include <vector>
 
 #include "base/log.h"
-#include "base/unique_fd.h"
 #include "collective/partition.h"
+#include "collective/shard_file.h"
 
 namespace onebit::collective {
 namespace {
@@ -25,6 +14,7 @@ namespace {
 constexpr std::array<char, 8> kMagic{'1', 'B', 'R', 'E', 'S', 'I', 'D', '\0'};
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kLongestTag = 1024;
+constexpr std::string_view kExtension = "residuals";
 
 struct FileHeader {
   std::array<char, 8> magic;
@@ -45,98 +35,7 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 24);
 
-using Hash = std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)>;
-Hash new_hash() {
-  Hash hash(XXH64_createState(), XXH64_freeState);
-  XXH64_reset(hash.get(), 0);
-  return hash;
-}
-
-std::string file_stem(std::string_view name) {
-  // A communicator's name may hold anything; a file name may not.
-  std::string stem(name);
-  std::replace_if(
-      stem.begin(), stem.end(), [](unsigned char c) { return c == '/' || c < ' '; }, '_');
-  return stem;
-}
-
-std::string file_name(std::string_view name, std::size_t rank, std::size_t ranks) {
-  return fmt::format("{}.rank-{}-of-{}.residuals", file_stem(name), rank, ranks);
-}
-
-/// Writes and hashes.
-class Writer {
- public:
-  explicit Writer(int fd) : fd_(fd), hash_(new_hash()) {}
-  Status write(const void* data, std::size_t bytes) {
-    XXH64_update(hash_.get(), data, bytes);
-    return write_raw(data, bytes);
-  }
-  Status write_hash() {
-    const std::uint64_t digest = XXH64_digest(hash_.get());
-    return write_raw(&digest, sizeof digest);
-  }
-
- private:
-  Status write_raw(const void* data, std::size_t bytes) {
-    const auto* at = static_cast<const char*>(data);
-    while (bytes != 0) {
-      const ssize_t written = ::write(fd_, at, std::min<std::size_t>(bytes, 1U << 30));
-      if (written < 0) {
-        if (errno == EINTR) continue;
-        return Status::system(errno, "write");
-      }
-      at += written;
-      bytes -= static_cast<std::size_t>(written);
-    }
-    return Status();
-  }
-  int fd_;
-  Hash hash_;
-};
-
-/// Reads and hashes; an end of file where more is due is an error.
-class Reader {
- public:
-  Reader(int fd, std::uint64_t size) : fd_(fd), left_(size), hash_(new_hash()) {}
-  std::uint64_t left() const { return left_; }
-  Status read(void* data, std::size_t bytes) {
-    ONEBIT_RETURN_IF_ERROR(read_raw(data, bytes));
-    XXH64_update(hash_.get(), data, bytes);
-    return Status();
-  }
-  Status check_hash() {
-    const std::uint64_t due = XXH64_digest(hash_.get());
-    std::uint64_t stored = 0;
-    ONEBIT_RETURN_IF_ERROR(read_raw(&stored, sizeof stored));
-    if (stored != due) return Status(Code::kDataError, "its checksum is wrong: the file is damaged");
-    if (left_ != 0) return Status::error(Code::kDataError, "{} bytes follow its end", left_);
-    return Status();
-  }
-
- private:
-  Status read_raw(void* data, std::size_t bytes) {
-    if (bytes > left_) return Status(Code::kDataError, "it is truncated");
-    auto* at = static_cast<char*>(data);
-    left_ -= bytes;
-    while (bytes != 0) {
-      const ssize_t got = ::read(fd_, at, std::min<std::size_t>(bytes, 1U << 30));
-      if (got < 0) {
-        if (errno == EINTR) continue;
-        return Status::system(errno, "read");
-      }
-      if (got == 0) return Status(Code::kDataError, "it is truncated");
-      at += got;
-      bytes -= static_cast<std::size_t>(got);
-    }
-    return Status();
-  }
-  int fd_;
-  std::uint64_t left_;
-  Hash hash_;
-};
-
-Status write_entries(const ResidualStore& store, Writer& writer) {
+Status write_entries(const ResidualStore& store, ShardWriter& writer) {
   const auto& entries = store.entries();
   const auto good = [](const auto& entry) { return !entry.second.in_call; };
   FileHeader header{kMagic, kVersion, static_cast<std::uint32_t>(store.ranks()),
@@ -160,10 +59,10 @@ Status write_entries(const ResidualStore& store, Writer& writer) {
     ONEBIT_RETURN_IF_ERROR(writer.write(residual.worker_error.data(), residual.worker_error.bytes()));
     ONEBIT_RETURN_IF_ERROR(writer.write(residual.owner_error.data(), residual.owner_error.bytes()));
   }
-  return writer.write_hash();
+  return writer.write_checksum();
 }
 
-Status read_entry(Reader& reader, std::size_t rank, std::size_t ranks, ResidualStore::Map& entries) {
+Status read_entry(ShardReader& reader, std::size_t rank, std::size_t ranks, ResidualStore::Map& entries) {
   EntryHeader head{};
   ONEBIT_RETURN_IF_ERROR(reader.read(&head, sizeof head));
   const std::uint64_t most = reader.left() / sizeof(float);
@@ -192,11 +91,7 @@ Status read_entry(Reader& reader, std::size_t rank, std::size_t ranks, ResidualS
 
 Result<ResidualStore::Map> read_file(const std::string& path, std::size_t rank, std::size_t ranks) {
   const auto read = [&]() -> Result<ResidualStore::Map> {
-    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) return Status::system(errno, "open");
-    struct stat info {};
-    if (fstat(fd.get(), &info) != 0) return Status::system(errno, "fstat");
-    Reader reader(fd.get(), static_cast<std::uint64_t>(info.st_size));
+    ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(path));
     FileHeader header{};
     ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
     if (header.magic != kMagic) return Status(Code::kDataError, "it is not a file of residuals");
@@ -212,31 +107,13 @@ Result<ResidualStore::Map> read_file(const std::string& path, std::size_t rank, 
     for (std::uint32_t i = 0; i < header.entries; ++i) {
       ONEBIT_RETURN_IF_ERROR(read_entry(reader, rank, ranks, entries));
     }
-    ONEBIT_RETURN_IF_ERROR(reader.check_hash());
+    ONEBIT_RETURN_IF_ERROR(reader.check());
+    ONEBIT_RETURN_IF_ERROR(reader.check_end());
     return entries;
   };
   auto entries = read();
   if (!entries.ok()) return entries.status().with_context(path);
   return entries;
-}
-
-/// The numbers of ranks of which `directory` has files with this name.
-Result<std::set<std::size_t>> saved_ranks(std::string_view name, const std::string& directory) {
-  std::set<std::size_t> found;
-  const std::string prefix = file_stem(name) + ".rank-";
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string file = at->path().filename().string();
-    const auto of = file.find("-of-", prefix.size());
-    if (file.compare(0, prefix.size(), prefix) != 0 || of == std::string::npos) continue;
-    std::size_t ranks = 0;
-    const char* const digits = file.data() + of + 4;
-    const auto [rest, failure] = std::from_chars(digits, file.data() + file.size(), ranks);
-    if (failure == std::errc{} && std::string_view(rest) == ".residuals" && ranks != 0) found.insert(ranks);
-  }
-  if (error) return Status::system(error.value(), fmt::format("read directory {}", directory));
-  return found;
 }
 
 /// Adds what rank `store.rank()` inherits from rank `from` of `old_ranks`.
@@ -245,34 +122,15 @@ Status inherit(ResidualStore::Map&& old, std::size_t from, std::size_t old_ranks
   for (auto& [tag, given] : old) {
     auto found = entries.find(tag);
     if (found == entries.end()) {
-      Residual fresh;
-      fresh.count = given.count;
-      fresh.type = given.type;
-      fresh.op = given.op;
-      ONEBIT_ASSIGN_OR_RETURN(fresh.worker_error, AlignedBuffer<float>::create(given.count));
-      const std::size_t owned = PartitionPlan(given.count, store.ranks(), 1).partition(store.rank()).length;
-      ONEBIT_ASSIGN_OR_RETURN(fresh.owner_error, AlignedBuffer<float>::create(owned));
+      ONEBIT_ASSIGN_OR_RETURN(
+          Residual fresh, Residual::create(given.count, given.type, given.op, store.rank(), store.ranks()));
       found = entries.emplace(tag, std::move(fresh)).first;
     }
     Residual& mine = found->second;
     if (mine.count != given.count || mine.type != given.type || mine.op != given.op) {
       return Status::error(Code::kDataError, "tag '{}' has another shape than in the file of rank 0", tag);
     }
-    if (from % store.ranks() == store.rank()) {
-      const float weight = given.op == ReduceOp::kAvg
-                               ? static_cast<float>(store.ranks()) / static_cast<float>(old_ranks)
-                               : 1.0F;
-      for (std::size_t i = 0; i < given.count; ++i)
-        mine.worker_error.data()[i] += weight * given.worker_error.data()[i];
-    }
-    const Range theirs = PartitionPlan(given.count, old_ranks, 1).partition(from);
-    const Range ours = PartitionPlan(given.count, store.ranks(), 1).partition(store.rank());
-    const std::size_t begin = std::max(theirs.begin, ours.begin);
-    const std::size_t end = std::min(theirs.begin + theirs.length, ours.begin + ours.length);
-    if (begin < end) {
-      std::memcpy(mine.owner_error.data() + (begin - ours.begin),
-                  given.owner_error.data() + (begin - theirs.begin), (end - begin) * sizeof(float));
-    }
+    inherit_residual(given, from, old_ranks, store.rank(), store.ranks(), mine);
   }
   return Status();
 }
@@ -280,54 +138,28 @@ Status inherit(ResidualStore::Map&& old, std::size_t from, std::size_t old_ranks
 }  // namespace
 
 Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) return Status::system(error.value(), fmt::format("make directory {}", directory));
-  const std::string path = fmt::format("{}/{}", directory, file_name(name, store.rank(), store.ranks()));
-  const std::string unfinished = fmt::format("{}.{}.tmp", path, getpid());
-  const auto write = [&]() -> Status {
-    UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd) return Status::system(errno, "open");
-    Writer writer(fd.get());
-    ONEBIT_RETURN_IF_ERROR(write_entries(store, writer));
-    if (::fsync(fd.get()) != 0) return Status::system(errno, "fsync");
-    if (::close(fd.release()) != 0) return Status::system(errno, "close");
-    if (::rename(unfinished.c_str(), path.c_str()) != 0) return Status::system(errno, "rename");
-    return Status();
-  };
-  const Status status = write();
-  if (!status.ok()) {
-    ::unlink(unfinished.c_str());
-    return status.with_context(fmt::format("save residuals to {}", path));
-  }
-  // The new name must survive a crash of the machine too.
-  const UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return Status::system(errno, fmt::format("fsync {}", directory));
-  return Status();
+  const std::string path = shard_path(directory, name, kExtension, store.rank(), store.ranks());
+  return write_shard(directory, path, [&](ShardWriter& writer) { return write_entries(store, writer); })
+      .with_context(fmt::format("save residuals to {}", path));
 }
 
 Status load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
-  ONEBIT_ASSIGN_OR_RETURN(const std::set<std::size_t> saved, saved_ranks(name, directory));
+  ONEBIT_ASSIGN_OR_RETURN(const std::set<std::size_t> saved, saved_ranks(directory, name, kExtension));
   if (saved.empty()) {
     return Status::error(Code::kDataError, "{} has no residuals of a communicator '{}'", directory, name);
   }
-  if (saved.count(store.ranks()) != 0) {
-    ONEBIT_ASSIGN_OR_RETURN(
-        auto entries, read_file(fmt::format("{}/{}", directory, file_name(name, store.rank(), store.ranks())),
-                                store.rank(), store.ranks()));
+  ONEBIT_ASSIGN_OR_RETURN(const std::size_t old_ranks,
+                          choose_saved(saved, store.ranks(), "residuals", directory));
+  if (old_ranks == store.ranks()) {
+    ONEBIT_ASSIGN_OR_RETURN(auto entries,
+                            read_file(shard_path(directory, name, kExtension, store.rank(), store.ranks()),
+                                      store.rank(), store.ranks()));
     store.replace(std::move(entries));
     return Status();
   }
-  if (saved.size() > 1) {
-    return Status::error(
-        Code::kDataError,
-        "{} has residuals of {} and of {} ranks, none of {}: remove those that are out of date", directory,
-        *saved.begin(), *saved.rbegin(), store.ranks());
-  }
-  const std::size_t old_ranks = *saved.begin();
   ResidualStore::Map entries;
   for (std::size_t from = 0; from < old_ranks; ++from) {
-    const std::string path = fmt::format("{}/{}", directory, file_name(name, from, old_ranks));
+    const std::string path = shard_path(directory, name, kExtension, from, old_ranks);
     ONEBIT_ASSIGN_OR_RETURN(auto old, read_file(path, from, old_ranks));
     if (const Status status = inherit(std::move(old), from, old_ranks, store, entries); !status.ok()) {
       return status.with_context(path);

@@ -5,8 +5,7 @@
 //   an entry:  tag length u32, type u8, op u8, reserved u16, count u64, owner elements u64, tag,
 //              worker errors (fp32 x count), owner errors (fp32 x owner elements)
 //   XXH64 of all bytes before it, u64
-// A new file is written beside the old one, flushed to the disk and then renamed over it: a full disk or a
-// crash leaves the old one. Threads: any, on different directories.
+// How files are written and checked is in shard_file.h. Threads: any, on different directories.
 #pragma once
 
 #include <string>
