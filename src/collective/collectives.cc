@@ -32,8 +32,9 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-std::size_t onebit_chunk(const Settings& settings, std::size_t count, std::size_t ranks) {
-  const std::size_t unit = settings.block == codec::kWhole ? codec::kSubBlock : settings.block;
+std::size_t onebit_chunk(const Settings& settings, std::uint32_t block, std::size_t count,
+                         std::size_t ranks) {
+  const std::size_t unit = block == codec::kWhole ? codec::kSubBlock : block;
   const std::size_t automatic = std::clamp(count / ranks / 8, kSmallestChunk, kLargestChunk);
   return round_up(
       settings.chunk != 0 ? std::min<std::size_t>(settings.chunk, std::size_t{1} << 30) : automatic, unit);
@@ -74,9 +75,10 @@ Status Communicator::all_reduce(const void* send, void* receive, std::size_t cou
     log(LogLevel::kInfo, "allreduce of {} x {} {}, tag '{}': {}", count, name_of(type), name_of(op), tag,
         collective::explain(decision, rules_, settings_.min_size, facts));
   }
-  ONEBIT_RETURN_IF_ERROR(in_step([&] {
-    return decision.compress ? onebit_all_reduce(send, receive, count, type, op, tag)
-                             : exact_all_reduce(send, receive, count, type, op);
+  ONEBIT_RETURN_IF_ERROR(in_step([&]() -> Status {
+    if (!decision.compress) return exact_all_reduce(send, receive, count, type, op);
+    ONEBIT_ASSIGN_OR_RETURN(Residual * residual, residuals_.get(tag, count, type, op));
+    return onebit_all_reduce(send, receive, count, type, op, tag, parameters_, *residual);
   }));
   ++(decision.compress ? statistics_.compressed_calls : statistics_.exact_calls);
   statistics_.reduced_bytes += count * size_of(type);
@@ -146,48 +148,41 @@ Status Communicator::doubling_all_reduce(const void* send, void* receive, std::s
   return Status();
 }
 
-Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
-                                       ReduceOp op, std::string_view tag) {
-  const Peers peers = next_operation(
-      fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag),
-      count >= kPoolElements);
-  ONEBIT_ASSIGN_OR_RETURN(Residual * residual, residuals_.get(tag, count, type, op));
-  const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, count, ranks()));
-  const std::size_t depth = parameters_.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
-  OneBitStages stages({send, receive, count, type, op, parameters_, codec_, residual}, plan, rank_, ranks(),
-                      depth, onebit_buffers_);
-  ONEBIT_RETURN_IF_ERROR(stages.allocate());
-  measure(stages, peers.pool);
-  Schedule schedule(stages, peers, plan.chunks(), depth);
-  residual->in_call = true;
-  ONEBIT_RETURN_IF_ERROR(drive(schedule));
-  residual->in_call = false;
+Status Communicator::compressed_all_reduce(void* buffer, std::size_t count, DataType type, ReduceOp op,
+                                           std::string_view name, const codec::Parameters& parameters,
+                                           Residual& residual) {
+  const CallGuard guard(*this);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  ONEBIT_RETURN_IF_ERROR(in_step(
+      [&] { return onebit_all_reduce(buffer, buffer, count, type, op, name, parameters, residual); }));
+  ++statistics_.compressed_calls;
+  statistics_.reduced_bytes += count * size_of(type);
   return Status();
 }
 
-void Communicator::measure(OneBitStages& stages, ThreadPool* pool) {
-  struct Step final : Task {
-    OneBitStages* stages = nullptr;
-    std::size_t number = 0;
-    void run() noexcept override { stages->measure(number); }
-  };
-  std::vector<Step> steps(stages.measure_steps());
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    steps[i].stages = &stages;
-    steps[i].number = i;
-    if (pool != nullptr) {
-      pool->submit(steps[i], Urgency::kHigh);
-    } else {
-      steps[i].run();
-    }
-  }
-  if (pool != nullptr && !steps.empty()) {
-    pool->drain();
-    finished_.clear();
-    pool->take_finished(finished_);
-    finished_.clear();
+Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
+                                       ReduceOp op, std::string_view tag, const codec::Parameters& parameters,
+                                       Residual& residual) {
+  const Peers peers = next_operation(
+      fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag),
+      count >= kPoolElements);
+  const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, parameters.block, count, ranks()));
+  const std::size_t depth = parameters.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
+  OneBitStages stages({send, receive, count, type, op, parameters, codec_, &residual}, plan, rank_, ranks(),
+                      depth, onebit_buffers_);
+  ONEBIT_RETURN_IF_ERROR(stages.allocate());
+  // Whole mode's pass before the schedule.
+  if (peers.pool != nullptr) {
+    parallel(stages.measure_steps(), [&](std::size_t step) { stages.measure(step); });
+  } else {
+    for (std::size_t step = 0; step < stages.measure_steps(); ++step) stages.measure(step);
   }
   stages.finish_measure();
+  Schedule schedule(stages, peers, plan.chunks(), depth);
+  residual.in_call = true;
+  ONEBIT_RETURN_IF_ERROR(drive(schedule));
+  residual.in_call = false;
+  return Status();
 }
 
 Status Communicator::all_gather(const void* send, void* receive, std::size_t bytes) {

@@ -29,6 +29,17 @@ unsigned usable_cores() {
 
 }  // namespace
 
+/// A compute thread's share of a parallel loop: whichever index is next, until none is left.
+struct Communicator::ParallelTask final : Task {
+  ParallelBody body = nullptr;
+  const void* context = nullptr;
+  std::size_t count = 0;
+  std::atomic<std::size_t>* next = nullptr;
+  void run() noexcept override {
+    for (std::size_t i = (*next)++; i < count; i = (*next)++) body(context, i);
+  }
+};
+
 Communicator::Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks)
     : name_(std::move(name)),
       settings_(settings),
@@ -148,6 +159,28 @@ ThreadPool* Communicator::pool() {
     }
   }
   return pool_.get();
+}
+
+void Communicator::run_parallel(std::size_t count, ParallelBody body, const void* context) {
+  ThreadPool* const threads = count > 1 ? pool() : nullptr;
+  const std::size_t helpers = threads == nullptr ? 0 : std::min<std::size_t>(threads->threads(), count - 1);
+  if (parallel_tasks_.size() < helpers) parallel_tasks_.resize(helpers);
+  std::atomic<std::size_t> next{0};
+  ParallelTask mine;
+  mine.body = body;
+  mine.context = context;
+  mine.count = count;
+  mine.next = &next;
+  for (std::size_t i = 0; i < helpers; ++i) {
+    parallel_tasks_[i] = mine;
+    threads->submit(parallel_tasks_[i], Urgency::kHigh);
+  }
+  mine.run();
+  if (helpers == 0) return;
+  threads->drain();
+  finished_.clear();
+  threads->take_finished(finished_);
+  finished_.clear();
 }
 
 Status Communicator::drive(Operation& operation) {

@@ -61,6 +61,12 @@ class Communicator {
   // ---- collective calls; buffers as in onebit.h ----
   Status all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
                     std::string_view tag);
+  /// Always in 1 bit, in place, whatever the rules say, with the caller's parameters and residual, which fits
+  /// count, type and op. `name` is the tensor's, equal on all ranks. After an error the residual is worthless
+  /// and marked `in_call`.
+  Status compressed_all_reduce(void* buffer, std::size_t count, DataType type, ReduceOp op,
+                               std::string_view name, const codec::Parameters& parameters,
+                               Residual& residual);
   Status all_gather(const void* send, void* receive, std::size_t bytes);
   Status broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root);
   Status barrier();
@@ -68,6 +74,17 @@ class Communicator {
   Status load_residuals(const std::string& directory);
 
   // ---- local ----
+  /// The codec's parameters of the settings.
+  const codec::Parameters& parameters() const { return parameters_; }
+  /// The name of the SIMD implementation in use.
+  std::string_view implementation() const { return codec_->name; }
+  /// Calls body(i) for i from 0 to count - 1, on the compute threads and this one; returns when all are over.
+  /// `body` must not throw. Not within a collective call.
+  template <typename Body>
+  void parallel(std::size_t count, const Body& body) {
+    run_parallel(
+        count, [](const void* context, std::size_t i) { (*static_cast<const Body*>(context))(i); }, &body);
+  }
   std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
   Result<Statistics> statistics();
   // Residuals; kInvalidUsage while a call is in progress. What a failure has left can be saved.
@@ -106,9 +123,9 @@ class Communicator {
   Status doubling_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
                              const Peers& peers);
   Status onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
-                           std::string_view tag);
-  /// Whole mode's pass before the schedule, on `pool` or here.
-  void measure(OneBitStages& stages, ThreadPool* pool);
+                           std::string_view tag, const codec::Parameters& parameters, Residual& residual);
+  using ParallelBody = void (*)(const void* context, std::size_t i);
+  void run_parallel(std::size_t count, ParallelBody body, const void* context);
   /// The peers of the next operation. `what` describes it; ranks whose descriptions differ find out.
   Peers next_operation(std::string_view what, bool with_pool);
   /// The compute threads, started at first use; null when the settings ask for none or they cannot be
@@ -142,6 +159,8 @@ class Communicator {
   std::vector<std::unique_ptr<transport::Endpoint>> owned_endpoints_;
   std::vector<transport::Endpoint*> endpoints_;
   std::unique_ptr<ThreadPool> pool_;
+  struct ParallelTask;
+  std::vector<ParallelTask> parallel_tasks_;  // one a compute thread
   std::vector<transport::Request*> completed_;
   std::vector<Task*> finished_;
 

@@ -2,30 +2,21 @@
 //
 // File "NAME.rank-R-of-W.residuals", little endian:
 //   magic "1BRESID\0", version u32, ranks u32, rank u32, entries u32,
-//   the moment of the save: job u64, call u64; the time of the save: ns since 1970 i64
+//   the moment of the save: job u64, call u64; its time: ns since 1970, i64
 //   an entry:  tag length u32, type u8, op u8, reserved u16, count u64, owner elements u64, tag,
 //              worker errors (fp32 x count), owner errors (fp32 x owner elements)
 //   XXH64 of all bytes before it, u64
-// A new file is written beside the old one, flushed to the disk and then renamed over it: a full disk or a
-// crash leaves the old one. Files of different moments are never mixed. Threads: any, on different
-// directories.
+// How files are written and checked is in shard_file.h. Threads: any, on different directories.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
 #include "collective/residual_store.h"
+#include "collective/shard_set.h"
 
 namespace onebit::collective {
-
-/// When in a job residuals were saved: equal on all ranks that saved between the same two calls.
-struct SaveMoment {
-  std::uint64_t job = 0;   ///< of the communicator, random
-  std::uint64_t call = 0;  ///< the last one before the save
-  bool operator==(const SaveMoment&) const = default;
-};
 
 /// Saves all entries that no failed call has spoilt. Makes `directory` if it is missing.
 Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory,

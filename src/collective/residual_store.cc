@@ -1,9 +1,42 @@
 #include "collective/residual_store.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/log.h"
 #include "collective/partition.h"
 
 namespace onebit::collective {
+
+Result<Residual> Residual::create(std::size_t count, DataType type, ReduceOp op, std::size_t rank,
+                                  std::size_t ranks) {
+  Residual fresh;
+  fresh.count = count;
+  fresh.type = type;
+  fresh.op = op;
+  ONEBIT_ASSIGN_OR_RETURN(fresh.worker_error, AlignedBuffer<float>::create(count));
+  const std::size_t owned = PartitionPlan(count, ranks, 1).partition(rank).length;
+  ONEBIT_ASSIGN_OR_RETURN(fresh.owner_error, AlignedBuffer<float>::create(owned));
+  return fresh;
+}
+
+void inherit_residual(const Residual& given, std::size_t from, std::size_t old_ranks, std::size_t rank,
+                      std::size_t ranks, Residual& mine) {
+  if (from % ranks == rank) {
+    const float weight =
+        given.op == ReduceOp::kAvg ? static_cast<float>(ranks) / static_cast<float>(old_ranks) : 1.0F;
+    for (std::size_t i = 0; i < given.count; ++i)
+      mine.worker_error.data()[i] += weight * given.worker_error.data()[i];
+  }
+  const Range theirs = PartitionPlan(given.count, old_ranks, 1).partition(from);
+  const Range ours = PartitionPlan(given.count, ranks, 1).partition(rank);
+  const std::size_t begin = std::max(theirs.begin, ours.begin);
+  const std::size_t end = std::min(theirs.begin + theirs.length, ours.begin + ours.length);
+  if (begin < end) {
+    std::memcpy(mine.owner_error.data() + (begin - ours.begin),
+                given.owner_error.data() + (begin - theirs.begin), (end - begin) * sizeof(float));
+  }
+}
 
 Result<Residual*> ResidualStore::get(std::string_view tag, std::size_t count, DataType type, ReduceOp op) {
   auto found = entries_.find(tag);
@@ -17,13 +50,7 @@ Result<Residual*> ResidualStore::get(std::string_view tag, std::size_t count, Da
     }
     entries_.erase(found);
   }
-  Residual fresh;
-  fresh.count = count;
-  fresh.type = type;
-  fresh.op = op;
-  ONEBIT_ASSIGN_OR_RETURN(fresh.worker_error, AlignedBuffer<float>::create(count));
-  const std::size_t owned = PartitionPlan(count, ranks_, count).partition(rank_).length;
-  ONEBIT_ASSIGN_OR_RETURN(fresh.owner_error, AlignedBuffer<float>::create(owned));
+  ONEBIT_ASSIGN_OR_RETURN(Residual fresh, Residual::create(count, type, op, rank_, ranks_));
   return &entries_.emplace(std::string(tag), std::move(fresh)).first->second;
 }
 

@@ -25,7 +25,17 @@ struct Residual {
   AlignedBuffer<float> worker_error;  ///< count elements
   AlignedBuffer<float> owner_error;   ///< this rank's partition
   bool in_call = false;
+
+  /// Zeros.
+  static Result<Residual> create(std::size_t count, DataType type, ReduceOp op, std::size_t rank,
+                                 std::size_t ranks);
 };
+
+/// Adds to `mine`, a residual of rank `rank` of `ranks`, what it inherits of `given` of rank `from` of
+/// `old_ranks`, which has the same shape: the worker error when from % ranks == rank, times ranks / old_ranks
+/// for AVG (so that the sum that is owed keeps its weight), and the owner errors of its partition.
+void inherit_residual(const Residual& given, std::size_t from, std::size_t old_ranks, std::size_t rank,
+                      std::size_t ranks, Residual& mine);
 
 class ResidualStore {
  public:

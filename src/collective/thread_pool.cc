@@ -41,15 +41,14 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::submit(Task& task, Urgency urgency) {
   {
     const std::lock_guard lock(mutex_);
-    queues_[static_cast<std::size_t>(urgency)].push_back(&task);
+    queues_[static_cast<std::size_t>(urgency)].push_back(task);
   }
   work_ready_.notify_one();
 }
 
 void ThreadPool::take_finished(std::vector<Task*>& finished) {
   const std::lock_guard lock(mutex_);
-  finished.insert(finished.end(), finished_.begin(), finished_.end());
-  finished_.clear();
+  while (!finished_.empty()) finished.push_back(finished_.pop_front());
 }
 
 void ThreadPool::drain() {
@@ -70,15 +69,15 @@ void ThreadPool::work() {
       work_ready_.wait(lock);
       continue;
     }
-    Task* task = queue->front();
-    queue->pop_front();
+    Task* const task = queue->pop_front();
     ++running_;
     lock.unlock();
     task->run();
     lock.lock();
     --running_;
-    finished_.push_back(task);
-    if (finished_.size() == 1) {
+    const bool first = finished_.empty();
+    finished_.push_back(*task);
+    if (first) {
       lock.unlock();
       notify_();
       lock.lock();

@@ -2,15 +2,14 @@
 //
 // Tasks have one of three urgencies; the most urgent runs first, in order of submission. Invariant: every
 // submitted task runs exactly once and is then in the list that take_finished returns, unless the pool is
-// destroyed before. Threads: submit and take_finished from the owning thread only. The threads block all
-// signals.
+// destroyed before. Tasks are linked to each other: submitting allocates nothing. Threads: submit and
+// take_finished from the owning thread only. The threads block all signals.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -26,6 +25,31 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual void run() noexcept = 0;
+
+ private:
+  friend class TaskList;
+  Task* next_ = nullptr;  ///< in the pool's list that holds it
+};
+
+/// Tasks in order, linked; a task is in one list at most.
+class TaskList {
+ public:
+  bool empty() const noexcept { return first_ == nullptr; }
+  void push_back(Task& task) noexcept {
+    task.next_ = nullptr;
+    (empty() ? first_ : last_->next_) = &task;
+    last_ = &task;
+  }
+  /// The first, which leaves the list. Not of an empty one.
+  Task* pop_front() noexcept {
+    Task* const task = first_;
+    first_ = task->next_;
+    return task;
+  }
+
+ private:
+  Task* first_ = nullptr;
+  Task* last_ = nullptr;
 };
 
 class ThreadPool {
@@ -49,8 +73,8 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable work_ready_;
   std::condition_variable idle_;
-  std::array<std::deque<Task*>, 3> queues_;
-  std::vector<Task*> finished_;
+  std::array<TaskList, 3> queues_;
+  TaskList finished_;
   unsigned running_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
