@@ -1,0 +1,324 @@
+#include "optimizer/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "base/log.h"
+#include "collective/partition.h"
+#include "collective/shard_file.h"
+#include "optimizer/optimizer.h"
+
+namespace onebit::optimizer {
+namespace {
+
+using collective::PartitionPlan;
+using collective::Range;
+using collective::Residual;
+using collective::ShardReader;
+using collective::ShardWriter;
+
+constexpr std::array<char, 8> kMagic{'1', 'B', 'O', 'P', 'T', 'I', 'M', '\0'};
+constexpr std::uint32_t kVersion = 1;
+constexpr std::string_view kExtension = "optimizer";
+constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+
+struct FileHeader {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t ranks;
+  std::uint32_t rank;
+  std::uint8_t kind;
+  std::uint8_t compat;
+  std::uint16_t reserved;
+  std::uint64_t elements;  // of all tensors, without padding
+  std::uint64_t text;      // bytes of the tensors' description
+  std::uint32_t numbers;   // fp64
+  std::uint32_t arrays;
+  std::uint32_t own_arrays;  // a bit for each array: not shared
+  std::uint32_t residuals;
+};
+static_assert(sizeof(FileHeader) == 56);
+
+struct ResidualHeader {
+  std::uint64_t count;
+  std::uint64_t owner_elements;
+};
+
+/// A line a tensor: a state belongs to these.
+std::string describe_tensors(const Layout& layout) {
+  std::string text;
+  for (const TensorSpec& tensor : layout.tensors())
+    text += fmt::format("'{}' of {} elements\n", tensor.name, tensor.count);
+  return text;
+}
+
+std::size_t used_elements(const Layout& layout) {
+  std::size_t used = 0;
+  for (const Layout::Unit& unit : layout.units()) used += unit.used;
+  return used;
+}
+
+/// Calls body(begin in the flat state, length) for the stretches of `range`, which counts without padding.
+template <typename Body>
+Status for_stretches(const Layout& layout, Range range, const Body& body) {
+  std::size_t passed = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    const std::size_t begin = std::max(range.begin, passed);
+    const std::size_t end = std::min(range.begin + range.length, passed + unit.used);
+    if (begin < end) ONEBIT_RETURN_IF_ERROR(body(unit.begin + (begin - passed), end - begin));
+    passed += unit.used;
+  }
+  return Status();
+}
+
+/// The stretches behind the tensors of each unit.
+template <typename Body>
+Status for_padding(const Layout& layout, const Body& body) {
+  for (const Layout::Unit& unit : layout.units()) {
+    if (unit.padded != unit.used)
+      ONEBIT_RETURN_IF_ERROR(body(unit.begin + unit.used, unit.padded - unit.used));
+  }
+  return Status();
+}
+
+std::string different_tensor(std::string_view saved, std::string_view here) {
+  for (;;) {
+    const std::string_view a = saved.substr(0, saved.find('\n'));
+    const std::string_view b = here.substr(0, here.find('\n'));
+    if (a != b) {
+      return fmt::format("it has tensor {} where this optimizer has {}", a.empty() ? "(none)" : a,
+                         b.empty() ? "(none)" : b);
+    }
+    saved.remove_prefix(a.size() + 1);
+    here.remove_prefix(b.size() + 1);
+  }
+}
+
+}  // namespace
+
+/// What has been read, before it replaces anything.
+struct Checkpoint::Loaded {
+  std::size_t elements = 0;
+  std::uint32_t own_arrays = 0;
+  std::vector<double> numbers;
+  std::vector<Array> arrays;
+  std::vector<Residual> residuals;
+};
+
+Status Checkpoint::save(const std::string& directory) {
+  Core& core = *optimizer_.core_;
+  const Layout& layout = core.layout();
+  Exchange& exchange = core.exchange();
+  // The weights travel as an array, through the scratch.
+  for (const Job& job : core.jobs()) std::copy(job.arrays.w, job.arrays.w + job.count, job.arrays.x);
+  auto arrays = optimizer_.algorithm_->arrays();
+  arrays.push_back({&core.x(), optimizer_.in_common()});
+  const std::string text = describe_tensors(layout);
+  std::vector<double> numbers;
+  optimizer_.visit_numbers([&](double& number) { numbers.push_back(number); });
+  FileHeader header{};
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.ranks = static_cast<std::uint32_t>(exchange.ranks());
+  header.rank = static_cast<std::uint32_t>(exchange.rank());
+  header.kind = static_cast<std::uint8_t>(core.options().kind);
+  header.compat = core.compat() ? 1 : 0;
+  header.elements = used_elements(layout);
+  header.text = text.size();
+  header.numbers = static_cast<std::uint32_t>(numbers.size());
+  header.arrays = static_cast<std::uint32_t>(arrays.size());
+  for (std::size_t i = 0; i < arrays.size(); ++i) header.own_arrays |= arrays[i].shared ? 0U : 1U << i;
+  header.residuals = static_cast<std::uint32_t>(core.residuals().size());
+  const std::string path =
+      collective::shard_path(directory, core.options().name, kExtension, exchange.rank(), exchange.ranks());
+
+  const auto write = [&](ShardWriter& writer) -> Status {
+    const auto write_range = [&](const Array& array, Range range) {
+      return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
+        return writer.write(array.data() + begin, length * sizeof(float));
+      });
+    };
+    ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
+    ONEBIT_RETURN_IF_ERROR(writer.write(text.data(), text.size()));
+    ONEBIT_RETURN_IF_ERROR(writer.write(numbers.data(), numbers.size() * sizeof(double)));
+    const Range shard = PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
+    for (const StateArray& array : arrays) {
+      if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
+    }
+    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
+    for (const StateArray& array : arrays) {
+      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, {0, header.elements}));
+    }
+    ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
+      return writer.write(core.m().data() + begin, length * sizeof(float));
+    }));
+    for (const Residual& residual : core.residuals()) {
+      const ResidualHeader head{residual.count, residual.owner_error.size()};
+      ONEBIT_RETURN_IF_ERROR(writer.write(&head, sizeof head));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual.worker_error.data(), residual.worker_error.bytes()));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual.owner_error.data(), residual.owner_error.bytes()));
+    }
+    return writer.write_checksum();
+  };
+  if (std::any_of(core.residuals().begin(), core.residuals().end(),
+                  [](const auto& each) { return each.in_call; })) {
+    log(LogLevel::kWarn,
+        "optimizer '{}': residuals are saved as 0, as the step that was changing them failed",
+        core.options().name);
+    core.clear_residuals();
+  }
+  return collective::write_shard(directory, path, write).with_context(fmt::format("save to {}", path));
+}
+
+Status Checkpoint::load(const std::string& directory) {
+  Core& core = *optimizer_.core_;
+  const std::string& name = core.options().name;
+  ONEBIT_ASSIGN_OR_RETURN(const auto saved, collective::saved_ranks(directory, name, kExtension));
+  if (saved.empty())
+    return Status::error(Code::kDataError, "{} has no state of an optimizer '{}'", directory, name);
+  const std::size_t ranks = core.exchange().ranks();
+  ONEBIT_ASSIGN_OR_RETURN(const std::size_t old_ranks,
+                          collective::choose_saved(saved, ranks, "states", directory));
+  Loaded loaded;
+  loaded.elements = used_elements(core.layout());
+  for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
+    ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(core.layout().elements()));
+    loaded.arrays.push_back(std::move(array));
+  }
+  for (const Residual& residual : core.residuals()) {
+    ONEBIT_ASSIGN_OR_RETURN(Residual fresh, Residual::create(residual.count, residual.type, residual.op,
+                                                             core.exchange().rank(), ranks));
+    loaded.residuals.push_back(std::move(fresh));
+  }
+  for (std::size_t from = 0; from < old_ranks; ++from) {
+    const Status status = read_file(directory, from, old_ranks, loaded);
+    if (!status.ok()) {
+      return status.with_context(collective::shard_path(directory, name, kExtension, from, old_ranks));
+    }
+  }
+  commit(loaded);
+  if (old_ranks != ranks && core.exchange().rank() == 0) {
+    log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}", name,
+        old_ranks, directory, ranks);
+  }
+  return Status();
+}
+
+Status Checkpoint::read_file(const std::string& directory, std::size_t from, std::size_t old_ranks,
+                             Loaded& loaded) {
+  Core& core = *optimizer_.core_;
+  const Layout& layout = core.layout();
+  const std::size_t ranks = core.exchange().ranks();
+  const std::size_t rank = core.exchange().rank();
+  ONEBIT_ASSIGN_OR_RETURN(
+      ShardReader reader,
+      ShardReader::open(collective::shard_path(directory, core.options().name, kExtension, from, old_ranks)));
+  FileHeader header{};
+  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
+  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
+  if (header.version != kVersion) {
+    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
+                         kVersion);
+  }
+  if (header.rank != from || header.ranks != old_ranks) {
+    return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
+                         header.ranks, from, old_ranks);
+  }
+  if (header.kind != static_cast<std::uint8_t>(core.options().kind) ||
+      header.compat != (core.compat() ? 1 : 0)) {
+    return Status::error(Code::kDataError, "it is the state of {}{}, not of {}{}",
+                         name_of(static_cast<Kind>(header.kind)),
+                         header.compat != 0 ? " in deepspeed_compat" : "", name_of(core.options().kind),
+                         core.compat() ? " in deepspeed_compat" : "");
+  }
+  std::string text(std::min({header.text, kMostText, reader.left()}), '\0');
+  ONEBIT_RETURN_IF_ERROR(reader.read(text.data(), text.size()));
+  if (const std::string here = describe_tensors(layout); text != here) {
+    return Status(Code::kDataError, different_tensor(text, here));
+  }
+  std::size_t count = 0;
+  optimizer_.visit_numbers([&](double&) { ++count; });
+  if (header.numbers != count || header.arrays != loaded.arrays.size() ||
+      header.elements != loaded.elements || header.own_arrays >> header.arrays != 0) {
+    return Status(Code::kDataError, "its header is damaged, or its groups are not those of this optimizer");
+  }
+  std::vector<double> numbers(count);
+  ONEBIT_RETURN_IF_ERROR(reader.read(numbers.data(), count * sizeof(double)));
+  const bool first = from == 0;
+  if (first) {
+    loaded.numbers = numbers;
+    loaded.own_arrays = header.own_arrays;
+  } else if (std::memcmp(numbers.data(), loaded.numbers.data(), count * sizeof(double)) != 0 ||
+             loaded.own_arrays != header.own_arrays) {
+    return Status::error(Code::kDataError, "it is of another moment than that of rank 0 (steps {} and {})",
+                         numbers[0], loaded.numbers[0]);
+  }
+  const auto is_own = [&](std::size_t array) { return (header.own_arrays >> array & 1) != 0; };
+  const auto read_range = [&](Array& array, Range range) {
+    return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
+      return reader.read(array.data() + begin, length * sizeof(float));
+    });
+  };
+  const Range shard = PartitionPlan(loaded.elements, old_ranks, 1).partition(from);
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (!is_own(i)) ONEBIT_RETURN_IF_ERROR(read_range(loaded.arrays[i], shard));
+  }
+  ONEBIT_RETURN_IF_ERROR(reader.check());
+  const bool same = old_ranks == ranks;
+  if (same && from != rank) return Status();  // the rest is that rank's own
+
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (!is_own(i)) continue;
+    if (same) {
+      ONEBIT_RETURN_IF_ERROR(read_range(loaded.arrays[i], {0, loaded.elements}));
+      continue;
+    }
+    ONEBIT_ASSIGN_OR_RETURN(Array theirs, Array::create(layout.elements()));
+    ONEBIT_RETURN_IF_ERROR(read_range(theirs, {0, loaded.elements}));
+    const float weight = 1.0F / static_cast<float>(old_ranks);
+    for (std::size_t k = 0; k < theirs.size(); ++k) loaded.arrays[i].data()[k] += weight * theirs.data()[k];
+  }
+  if (core.compat() && !same) return Status();  // its padding and partitions are of the old number of ranks
+  ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
+    return reader.read(loaded.arrays[0].data() + begin, length * sizeof(float));  // arrays[0] is m
+  }));
+  for (std::size_t unit = 0; unit < header.residuals; ++unit) {
+    ResidualHeader head{};
+    ONEBIT_RETURN_IF_ERROR(reader.read(&head, sizeof head));
+    const Layout::Unit* const known = unit < layout.units().size() ? &layout.units()[unit] : nullptr;
+    if (known == nullptr || head.count != known->padded ||
+        head.owner_elements != PartitionPlan(known->padded, old_ranks, 1).partition(from).length) {
+      return Status(Code::kDataError, "its residuals do not fit its tensors");
+    }
+    ONEBIT_ASSIGN_OR_RETURN(
+        Residual theirs, Residual::create(head.count, DataType::kFloat32, ReduceOp::kAvg, from, old_ranks));
+    ONEBIT_RETURN_IF_ERROR(reader.read(theirs.worker_error.data(), theirs.worker_error.bytes()));
+    ONEBIT_RETURN_IF_ERROR(reader.read(theirs.owner_error.data(), theirs.owner_error.bytes()));
+    if (unit < loaded.residuals.size()) {
+      collective::inherit_residual(theirs, from, old_ranks, rank, ranks, loaded.residuals[unit]);
+    }
+  }
+  ONEBIT_RETURN_IF_ERROR(reader.check());
+  return reader.check_end();
+}
+
+void Checkpoint::commit(Loaded& loaded) {
+  Core& core = *optimizer_.core_;
+  std::size_t at = 0;
+  optimizer_.visit_numbers([&](double& number) { number = loaded.numbers[at++]; });
+  auto arrays = optimizer_.algorithm_->arrays();
+  arrays.push_back({&core.x(), true});
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    std::copy_n(loaded.arrays[i].data(), loaded.arrays[i].size(), arrays[i].array->data());
+  }
+  for (const Job& job : core.jobs()) std::copy(job.arrays.x, job.arrays.x + job.count, job.arrays.w);
+  core.round_parameters();
+  for (std::size_t unit = 0; unit < loaded.residuals.size(); ++unit) {
+    core.residuals()[unit] = std::move(loaded.residuals[unit]);
+  }
+  optimizer_.algorithm_->restored();
+}
+
+}  // namespace onebit::optimizer

@@ -1,0 +1,34 @@
+// The state of an optimizer on disk: one file a rank, which hold it together.
+//
+// "NAME.rank-R-of-W.optimizer", little endian (docs/format.md has the fields): what is equal on all ranks is
+// cut into W shards by element, so that it is on the disk once; what is a rank's own (residuals; between the
+// syncs of 0/1 Adam also weights, momentum and moves) is in its file whole. Each of the two parts ends in a
+// checksum. Weights are part of the state. Loading needs the files of all old ranks. The same number of ranks
+// goes on bit for bit. Another number: residuals are shared out as those of a communicator are, and where
+// ranks had weights of their own, each new rank gets their mean. Files are written and checked as
+// collective/shard_file.h says. Threads: as Optimizer's.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace onebit::optimizer {
+
+class Optimizer;
+
+class Checkpoint {
+ public:
+  explicit Checkpoint(Optimizer& optimizer) : optimizer_(optimizer) {}
+  Status save(const std::string& directory);
+  Status load(const std::string& directory);
+
+ private:
+  struct Loaded;
+  Status read_file(const std::string& directory, std::size_t from, std::size_t old_ranks, Loaded& loaded);
+  void commit(Loaded& loaded);
+
+  Optimizer& optimizer_;
+};
+
+}  // namespace onebit::optimizer
