@@ -198,6 +198,13 @@ Status Optimizer::freeze() {
   return algorithm_->freeze();
 }
 
+Result<double> Optimizer::coefficient(std::size_t tensor) const {
+  if (tensor >= core_->tensors()) {
+    return Status::error(Code::kInvalidArgument, "tensor {} of {}", tensor, core_->tensors());
+  }
+  return algorithm_->coefficient(tensor);
+}
+
 Status Optimizer::read_state(std::size_t tensor, std::string_view name, std::span<float> to) {
   if (tensor >= core_->tensors()) {
     return Status::error(Code::kInvalidArgument, "tensor {} of {}", tensor, core_->tensors());

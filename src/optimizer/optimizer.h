@@ -49,6 +49,10 @@ class Optimizer {
   Stage stage() const { return algorithm_->stage(); }
   /// Whether all ranks have the same parameters now.
   bool in_common() const { return algorithm_->in_common(); }
+  /// Bytes of state and residuals on this rank.
+  std::size_t memory() const { return core_->memory(); }
+  /// What LAMB has multiplied a tensor's learning rate with in the last step.
+  Result<double> coefficient(std::size_t tensor) const;
   /// Copies an array of the state of a tensor, named as DeepSpeed names it: exp_avg, exp_avg_sq,
   /// exp_avg_sq_fresh, momentum_accumulator.
   Status read_state(std::size_t tensor, std::string_view name, std::span<float> to);
