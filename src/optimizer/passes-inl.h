@@ -248,7 +248,8 @@ ONEBIT_CODEC_KERNEL Partial local(const Scalars& s, const Arrays& arrays, std::s
 
 template <bool kMasked>
 ONEBIT_CODEC_KERNEL Partial sync_prepare(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
-  return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t, Lanes&) HWY_ATTR {
+  return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
+    lanes.raise(i, hn::Abs(load(a.g, at)));
     const V v = load(a.v, at);
     const V d = denominator(s, v);
     const V p = hn::Div(local_momentum<kMasked>(s, a, at, v), d);

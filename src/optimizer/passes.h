@@ -91,7 +91,7 @@ enum class Pass : std::uint8_t {
   /// accumulated_decay
   /// w).
   kLocal,
-  /// * What kLocal would leave in z, times d, to x; nothing else changes.
+  /// * What kLocal would leave in z, times d, to x; nothing else changes. largest = max |g|.
   kSyncPrepare,
   /// * m = -x / window, c = c - (decay window) c + x/d, w = c, z = 0.
   kSyncFinish,
