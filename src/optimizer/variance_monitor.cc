@@ -10,12 +10,15 @@ namespace {
 
 constexpr double kStable = 0.96;
 
+bool is_near_one(double ratio) {
+  return std::min(ratio, 1 / ratio) >= kStable;
+}
+
 }  // namespace
 
 VarianceMonitor::VarianceMonitor(Core& core) : core_(core) {
-  double beta2 = 0;
-  for (std::size_t i = 0; i < core.tensors(); ++i) beta2 = std::max(beta2, core.group(i).beta2);
-  const double distance = 1 / (1 - beta2);
+  for (std::size_t i = 0; i < core.tensors(); ++i) beta2_ = std::max(beta2_, core.group(i).beta2);
+  const double distance = 1 / (1 - beta2_);
   every_ = std::max<std::int64_t>(1, std::llround(distance / kSamples));
 }
 
@@ -35,10 +38,13 @@ bool VarianceMonitor::is_stable() {
   slot = now;
   if (++taken_ <= static_cast<std::int64_t>(kSamples) || !(before.norm > 0) || !(now.norm > 0)) return false;
   const double ratio = now.norm / before.norm;
-  const bool stable = std::min(ratio, 1 / ratio) >= kStable && now.lr <= before.lr;
+  const auto t = static_cast<double>(core_.step);
+  const double growth =
+      (1 - std::pow(beta2_, t)) / (1 - std::pow(beta2_, t - static_cast<double>(distance())));
+  const bool stable = is_near_one(ratio) && is_near_one(ratio / growth) && now.lr <= before.lr;
   if (core_.exchange().rank() == 0) {
     log(LogLevel::kInfo, "optimizer '{}': step {}, the variance is {:.4f} times that of {} steps before: {}",
-        core_.options().name, core_.step, ratio, every_ * static_cast<std::int64_t>(kSamples),
+        core_.options().name, core_.step, ratio, distance(),
         stable ? "stable, it is frozen" : "not stable yet");
   }
   return stable;

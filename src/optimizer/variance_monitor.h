@@ -28,8 +28,11 @@ class VarianceMonitor {
     double lr = 0;
   };
   bool is_stable();
+  /// Steps between what is compared.
+  std::int64_t distance() const { return every_ * static_cast<std::int64_t>(kSamples); }
 
   Core& core_;
+  double beta2_ = 0;                        ///< the largest of all groups
   std::int64_t every_ = 1;                  ///< steps between samples
   std::array<Sample, kSamples> samples_{};  ///< the last ones; sample k in place k mod kSamples
   std::int64_t taken_ = 0;

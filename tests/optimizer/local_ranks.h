@@ -17,12 +17,26 @@
 
 namespace onebit::testing {
 
-/// Runs body(rank, communicator) on `ranks` threads. `lines`: "NAME=VALUE" settings.
-inline Status run_local_ranks(int ranks, const std::string& lines,
-                              const std::function<Status(int, collective::Communicator&)>& body) {
+/// Loopback, short deadlines, and "NAME=VALUE" lines.
+inline Result<Settings> local_settings(const std::string& lines) {
   ONEBIT_ASSIGN_OR_RETURN(Settings settings, Settings::from_environment());
   ONEBIT_RETURN_IF_ERROR(apply_settings(
       settings, "ONEBIT_SOCKET_IFNAME=lo\nONEBIT_INIT_TIMEOUT=30s\nONEBIT_TIMEOUT=20s\n" + lines));
+  return settings;
+}
+
+/// A communicator of one rank, made in this thread.
+inline Result<std::unique_ptr<collective::Communicator>> lone_communicator(const std::string& lines = "") {
+  ONEBIT_ASSIGN_OR_RETURN(const Settings settings, local_settings(lines));
+  ONEBIT_ASSIGN_OR_RETURN(const auto id, bootstrap::create_unique_id(settings));
+  ONEBIT_ASSIGN_OR_RETURN(auto rendezvous, bootstrap::Rendezvous::join(id, 0, 1, settings));
+  return collective::Communicator::create(std::move(rendezvous), "test", settings);
+}
+
+/// Runs body(rank, communicator) on `ranks` threads. `lines`: "NAME=VALUE" settings.
+inline Status run_local_ranks(int ranks, const std::string& lines,
+                              const std::function<Status(int, collective::Communicator&)>& body) {
+  ONEBIT_ASSIGN_OR_RETURN(const Settings settings, local_settings(lines));
   ONEBIT_ASSIGN_OR_RETURN(const auto id, bootstrap::create_unique_id(settings));
   std::mutex mutex;
   Status first;

@@ -47,10 +47,7 @@ class Worker {
   using Change = std::function<void(std::vector<TensorSpec>&)>;
   Worker(const Options& options, const std::vector<std::size_t>& sizes,
          collective::Communicator& communicator, const Change& change = {})
-      : Worker(options, sizes, optimizer::make_exchange(communicator), communicator.rank(), change) {}
-  Worker(const Options& options, const std::vector<std::size_t>& sizes,
-         std::unique_ptr<optimizer::Exchange> exchange, std::size_t rank, const Change& change = {})
-      : rank_(rank) {
+      : rank_(communicator.rank()) {
     std::size_t count = 0;
     for (const std::size_t size : sizes) count += size;
     parameters.resize(count);
@@ -68,7 +65,7 @@ class Worker {
       pointers.push_back(gradients.data() + at);
     }
     if (change) change(tensors);
-    auto result = Optimizer::create(options, std::move(tensors), std::move(exchange));
+    auto result = Optimizer::create(options, std::move(tensors), optimizer::make_exchange(communicator));
     status = result.status();
     if (result.ok()) made = std::move(*result);
   }
