@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "base/log.h"
@@ -31,7 +32,8 @@ struct FileHeader {
   std::uint32_t rank;
   std::uint8_t kind;
   std::uint8_t compat;
-  std::uint16_t reserved;
+  std::uint8_t whole;  // shared arrays are whole, not a shard
+  std::uint8_t reserved;
   std::uint64_t elements;  // of all tensors, without padding
   std::uint64_t text;      // bytes of the tensors' description
   std::uint32_t numbers;   // fp64
@@ -101,10 +103,27 @@ std::string different_tensor(std::string_view saved, std::string_view here) {
 /// What has been read, before it replaces anything.
 struct Checkpoint::Loaded {
   std::size_t elements = 0;
-  std::uint32_t own_arrays = 0;
-  std::vector<double> numbers;
   std::vector<Array> arrays;
   std::vector<Residual> residuals;
+};
+
+/// The file of an old rank.
+struct Checkpoint::File {
+  std::size_t from = 0;
+  std::string path;
+  std::optional<ShardReader> reader;  ///< none: there is no such file
+  FileHeader header{};
+  std::vector<double> numbers;
+  bool is_own(std::size_t array) const { return (header.own_arrays >> array & 1) != 0; }
+  /// Its part of the shared arrays.
+  Range shard() const {
+    if (header.whole != 0) return {0, header.elements};
+    return PartitionPlan(header.elements, header.ranks, 1).partition(from);
+  }
+  bool same_moment(const File& other) const {
+    return header.own_arrays == other.header.own_arrays && numbers.size() == other.numbers.size() &&
+           std::memcmp(numbers.data(), other.numbers.data(), numbers.size() * sizeof(double)) == 0;
+  }
 };
 
 Status Checkpoint::save(const std::string& directory) {
@@ -125,6 +144,7 @@ Status Checkpoint::save(const std::string& directory) {
   header.rank = static_cast<std::uint32_t>(exchange.rank());
   header.kind = static_cast<std::uint8_t>(core.options().kind);
   header.compat = core.compat() ? 1 : 0;
+  header.whole = exchange.usable().ok() ? 0 : 1;
   header.elements = used_elements(layout);
   header.text = text.size();
   header.numbers = static_cast<std::uint32_t>(numbers.size());
@@ -143,13 +163,17 @@ Status Checkpoint::save(const std::string& directory) {
     ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
     ONEBIT_RETURN_IF_ERROR(writer.write(text.data(), text.size()));
     ONEBIT_RETURN_IF_ERROR(writer.write(numbers.data(), numbers.size() * sizeof(double)));
-    const Range shard = PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
+    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
+    const Range whole{0, header.elements};
+    const Range shard = header.whole != 0
+                            ? whole
+                            : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
     for (const StateArray& array : arrays) {
       if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
     }
     ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
     for (const StateArray& array : arrays) {
-      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, {0, header.elements}));
+      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, whole));
     }
     ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
       return writer.write(core.m().data() + begin, length * sizeof(float));
@@ -192,13 +216,22 @@ Status Checkpoint::load(const std::string& directory) {
                                                              core.exchange().rank(), ranks));
     loaded.residuals.push_back(std::move(fresh));
   }
+  std::vector<File> files(old_ranks);
   for (std::size_t from = 0; from < old_ranks; ++from) {
-    const Status status = read_file(directory, from, old_ranks, loaded);
-    if (!status.ok()) {
-      return status.with_context(collective::shard_path(directory, name, kExtension, from, old_ranks));
+    if (const Status status = open(directory, from, old_ranks, files[from]); !status.ok()) {
+      return status.with_context(files[from].path);
     }
   }
-  commit(loaded);
+  ONEBIT_RETURN_IF_ERROR(choose(files));
+  for (File& file : files) {
+    if (!file.reader) continue;
+    Status status = read_arrays(file, loaded);
+    if (status.ok()) status = read_own(file, files, loaded);
+    if (!status.ok()) return status.with_context(file.path);
+  }
+  const auto first =
+      std::find_if(files.begin(), files.end(), [](const File& file) { return file.reader.has_value(); });
+  commit(loaded, first->numbers);
   if (old_ranks != ranks && core.exchange().rank() == 0) {
     log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}", name,
         old_ranks, directory, ranks);
@@ -206,16 +239,13 @@ Status Checkpoint::load(const std::string& directory) {
   return Status();
 }
 
-Status Checkpoint::read_file(const std::string& directory, std::size_t from, std::size_t old_ranks,
-                             Loaded& loaded) {
+Status Checkpoint::open(const std::string& directory, std::size_t from, std::size_t old_ranks, File& file) {
   Core& core = *optimizer_.core_;
-  const Layout& layout = core.layout();
-  const std::size_t ranks = core.exchange().ranks();
-  const std::size_t rank = core.exchange().rank();
-  ONEBIT_ASSIGN_OR_RETURN(
-      ShardReader reader,
-      ShardReader::open(collective::shard_path(directory, core.options().name, kExtension, from, old_ranks)));
-  FileHeader header{};
+  file.from = from;
+  file.path = collective::shard_path(directory, core.options().name, kExtension, from, old_ranks);
+  if (!std::filesystem::exists(file.path)) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(file.path));
+  FileHeader& header = file.header;
   ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
   if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
   if (header.version != kVersion) {
@@ -235,79 +265,116 @@ Status Checkpoint::read_file(const std::string& directory, std::size_t from, std
   }
   std::string text(std::min({header.text, kMostText, reader.left()}), '\0');
   ONEBIT_RETURN_IF_ERROR(reader.read(text.data(), text.size()));
-  if (const std::string here = describe_tensors(layout); text != here) {
+  if (const std::string here = describe_tensors(core.layout()); text != here) {
     return Status(Code::kDataError, different_tensor(text, here));
   }
   std::size_t count = 0;
   optimizer_.visit_numbers([&](double&) { ++count; });
-  if (header.numbers != count || header.arrays != loaded.arrays.size() ||
-      header.elements != loaded.elements || header.own_arrays >> header.arrays != 0) {
+  if (header.numbers != count || header.arrays != optimizer_.algorithm_->arrays().size() + 1 ||
+      header.elements != used_elements(core.layout()) || header.own_arrays >> header.arrays != 0) {
     return Status(Code::kDataError, "its header is damaged, or its groups are not those of this optimizer");
   }
-  std::vector<double> numbers(count);
-  ONEBIT_RETURN_IF_ERROR(reader.read(numbers.data(), count * sizeof(double)));
-  const bool first = from == 0;
-  if (first) {
-    loaded.numbers = numbers;
-    loaded.own_arrays = header.own_arrays;
-  } else if (std::memcmp(numbers.data(), loaded.numbers.data(), count * sizeof(double)) != 0 ||
-             loaded.own_arrays != header.own_arrays) {
-    return Status::error(Code::kDataError, "it is of another moment than that of rank 0 (steps {} and {})",
-                         numbers[0], loaded.numbers[0]);
-  }
-  const auto is_own = [&](std::size_t array) { return (header.own_arrays >> array & 1) != 0; };
-  const auto read_range = [&](Array& array, Range range) {
-    return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
-      return reader.read(array.data() + begin, length * sizeof(float));
-    });
-  };
-  const Range shard = PartitionPlan(loaded.elements, old_ranks, 1).partition(from);
-  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
-    if (!is_own(i)) ONEBIT_RETURN_IF_ERROR(read_range(loaded.arrays[i], shard));
-  }
+  file.numbers.resize(count);
+  ONEBIT_RETURN_IF_ERROR(reader.read(file.numbers.data(), count * sizeof(double)));
   ONEBIT_RETURN_IF_ERROR(reader.check());
-  const bool same = old_ranks == ranks;
-  if (same && from != rank) return Status();  // the rest is that rank's own
+  file.reader = std::move(reader);
+  return Status();
+}
 
-  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
-    if (!is_own(i)) continue;
-    if (same) {
-      ONEBIT_RETURN_IF_ERROR(read_range(loaded.arrays[i], {0, loaded.elements}));
+Status Checkpoint::choose(std::vector<File>& files) const {
+  const File* missing = nullptr;
+  const File* other = nullptr;
+  const File* latest = nullptr;  // whole
+  for (const File& file : files) {
+    if (!file.reader) {
+      missing = &file;
       continue;
     }
+    if (files[0].reader && !file.same_moment(files[0])) other = &file;
+    // numbers[0] is the step.
+    if (file.header.whole != 0 && (latest == nullptr || file.numbers[0] > latest->numbers[0])) latest = &file;
+  }
+  if (missing == nullptr && other == nullptr) return Status();
+  if (latest == nullptr) {
+    if (missing != nullptr)
+      return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
+    return Status::error(Code::kDataError,
+                         "{}: it is of another moment than that of rank 0 (steps {} and {})", other->path,
+                         other->numbers[0], files[0].numbers[0]);
+  }
+  for (File& file : files) {
+    if (file.reader && file.same_moment(*latest)) continue;
+    if (optimizer_.core_->exchange().rank() == 0) {
+      log(LogLevel::kWarn,
+          "optimizer '{}': {} is missing or of another moment; its rank's residuals are taken as 0, the rest "
+          "from {}, step {}",
+          optimizer_.core_->options().name, file.path, latest->path, latest->numbers[0]);
+    }
+    file.reader.reset();
+  }
+  return Status();
+}
+
+Status Checkpoint::read_arrays(File& file, Loaded& loaded) {
+  const Layout& layout = optimizer_.core_->layout();
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (file.is_own(i)) continue;
+    ONEBIT_RETURN_IF_ERROR(for_stretches(layout, file.shard(), [&](std::size_t begin, std::size_t length) {
+      return file.reader->read(loaded.arrays[i].data() + begin, length * sizeof(float));
+    }));
+  }
+  return file.reader->check();
+}
+
+Status Checkpoint::read_own(File& file, const std::vector<File>& files, Loaded& loaded) {
+  Core& core = *optimizer_.core_;
+  const Layout& layout = core.layout();
+  const std::size_t rank = core.exchange().rank();
+  const std::size_t ranks = core.exchange().ranks();
+  const bool same = files.size() == ranks;
+  const bool has_own = same && files[rank].reader.has_value();
+  if (has_own && file.from != rank) return Status();  // the rest is that rank's own
+  const auto readers =
+      std::count_if(files.begin(), files.end(), [](const File& each) { return each.reader.has_value(); });
+  ShardReader& reader = *file.reader;
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (!file.is_own(i)) continue;
     ONEBIT_ASSIGN_OR_RETURN(Array theirs, Array::create(layout.elements()));
-    ONEBIT_RETURN_IF_ERROR(read_range(theirs, {0, loaded.elements}));
-    const float weight = 1.0F / static_cast<float>(old_ranks);
+    ONEBIT_RETURN_IF_ERROR(
+        for_stretches(layout, {0, loaded.elements}, [&](std::size_t begin, std::size_t length) {
+          return reader.read(theirs.data() + begin, length * sizeof(float));
+        }));
+    const float weight = has_own ? 1.0F : 1.0F / static_cast<float>(readers);
     for (std::size_t k = 0; k < theirs.size(); ++k) loaded.arrays[i].data()[k] += weight * theirs.data()[k];
   }
   if (core.compat() && !same) return Status();  // its padding and partitions are of the old number of ranks
   ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
     return reader.read(loaded.arrays[0].data() + begin, length * sizeof(float));  // arrays[0] is m
   }));
-  for (std::size_t unit = 0; unit < header.residuals; ++unit) {
+  for (std::size_t unit = 0; unit < file.header.residuals; ++unit) {
     ResidualHeader head{};
     ONEBIT_RETURN_IF_ERROR(reader.read(&head, sizeof head));
     const Layout::Unit* const known = unit < layout.units().size() ? &layout.units()[unit] : nullptr;
     if (known == nullptr || head.count != known->padded ||
-        head.owner_elements != PartitionPlan(known->padded, old_ranks, 1).partition(from).length) {
+        head.owner_elements != PartitionPlan(known->padded, files.size(), 1).partition(file.from).length) {
       return Status(Code::kDataError, "its residuals do not fit its tensors");
     }
-    ONEBIT_ASSIGN_OR_RETURN(
-        Residual theirs, Residual::create(head.count, DataType::kFloat32, ReduceOp::kAvg, from, old_ranks));
+    ONEBIT_ASSIGN_OR_RETURN(Residual theirs, Residual::create(head.count, DataType::kFloat32, ReduceOp::kAvg,
+                                                              file.from, files.size()));
     ONEBIT_RETURN_IF_ERROR(reader.read(theirs.worker_error.data(), theirs.worker_error.bytes()));
     ONEBIT_RETURN_IF_ERROR(reader.read(theirs.owner_error.data(), theirs.owner_error.bytes()));
     if (unit < loaded.residuals.size()) {
-      collective::inherit_residual(theirs, from, old_ranks, rank, ranks, loaded.residuals[unit]);
+      collective::inherit_residual(theirs, file.from, files.size(), rank, ranks, loaded.residuals[unit]);
     }
   }
   ONEBIT_RETURN_IF_ERROR(reader.check());
   return reader.check_end();
 }
 
-void Checkpoint::commit(Loaded& loaded) {
+void Checkpoint::commit(Loaded& loaded, const std::vector<double>& numbers) {
   Core& core = *optimizer_.core_;
   std::size_t at = 0;
-  optimizer_.visit_numbers([&](double& number) { number = loaded.numbers[at++]; });
+  optimizer_.visit_numbers([&](double& number) { number = numbers[at++]; });
   auto arrays = optimizer_.algorithm_->arrays();
   arrays.push_back({&core.x(), true});
   for (std::size_t i = 0; i < arrays.size(); ++i) {
