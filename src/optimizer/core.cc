@@ -126,7 +126,7 @@ void Core::pad_with_momentum() {
 }
 
 Status Core::exchange_mean() {
-  return exchange_->mean(x_.data(), x_.size());
+  return alone() ? Status() : exchange_->mean(x_.data(), x_.size());
 }
 
 Status Core::exchange_compressed() {
