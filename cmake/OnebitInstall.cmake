@@ -23,7 +23,8 @@ set_property(TARGET onebit APPEND PROPERTY LINK_DEPENDS "${CMAKE_CURRENT_LIST_DI
 install(TARGETS onebit EXPORT onebitTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(FILES include/onebit/onebit.h include/onebit/onebit.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/onebit")
+install(FILES include/onebit/onebit.h include/onebit/onebit.hpp include/onebit/optimizer.h include/onebit/optimizer.hpp
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/onebit")
 
 set(onebit_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/onebit")
 install(EXPORT onebitTargets NAMESPACE onebit:: DESTINATION "${onebit_cmake_dir}")

@@ -14,7 +14,6 @@
 
 #ifndef ONEBIT_PERF_CODEC_BENCH_ONCE
 #define ONEBIT_PERF_CODEC_BENCH_ONCE
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <CLI/CLI.hpp>
@@ -23,14 +22,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "codec/codec.h"
+#include "perf/interleaved_bench.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -183,25 +180,10 @@ struct Arrays {
   std::vector<codec::Packed> packed;
 };
 
-/// A kernel and the name of the pass that it is measured against.
-struct Row {
-  std::string kernel, baseline;
-};
-
 /// Registers `body` under `name`; one iteration is a pass over the arrays.
 template <typename Body>
 void add(const std::string& name, const Options& options, Body body) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [body, n = options.elements](benchmark::State& state) {
-                                 for (auto _ : state) {
-                                   body();
-                                   benchmark::ClobberMemory();
-                                 }
-                                 state.SetItemsProcessed(static_cast<std::int64_t>(state.iterations() * n));
-                               })
-      ->Iterations(2)
-      ->Repetitions(options.repetitions)
-      ->Unit(benchmark::kMillisecond);
+  add_benchmark(name, options.elements, options.repetitions, false, body);
 }
 
 void add_baselines(const Options& options, const Arrays& arrays) {
@@ -270,58 +252,15 @@ std::vector<Row> add_kernels(const Options& options, const Arrays& arrays) {
   return rows;
 }
 
-/// Keeps the elements a second of every repetition, and shows nothing meanwhile.
-class Collector : public benchmark::BenchmarkReporter {
- public:
-  bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& run : runs) {
-      if (run.run_type == Run::RT_Iteration) {
-        rates_[run.run_name.function_name].push_back(run.counters.at("items_per_second"));
-      }
-    }
-  }
-  double median(const std::string& name) const {
-    std::vector<double> rates = rates_.at(name);
-    std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2),
-                     rates.end());
-    return rates[rates.size() / 2];
-  }
-  /// The quietest repetition's.
-  double best(const std::string& name) const { return std::ranges::max(rates_.at(name)); }
-
- private:
-  std::map<std::string, std::vector<double>> rates_;
-};
-
 void report(const Options& options, const std::vector<Row>& rows, const Collector& collector) {
   fmt::print("{} elements, block {}, medians of {} interleaved repetitions, 1 thread\n", options.elements,
              options.block, options.repetitions);
-  fmt::print("{:<24} {:>12}  {:<16} {:>12} {:>7} {:>8}\n", "kernel", "elements/s", "baseline", "elements/s",
-             "ratio", "of best");
-  nlohmann::json table = nlohmann::json::array();
-  for (const Row& row : rows) {
-    const double kernel = collector.median(row.kernel);
-    const double baseline = collector.median(row.baseline);
-    const double of_best = collector.best(row.kernel) / collector.best(row.baseline);
-    fmt::print("{:<24} {:>12.4g}  {:<16} {:>12.4g} {:>7.3f} {:>8.3f}\n", row.kernel, kernel, row.baseline,
-               baseline, kernel / baseline, of_best);
-    table.push_back({{"kernel", row.kernel},
-                     {"elements_per_second", kernel},
-                     {"baseline", row.baseline},
-                     {"baseline_elements_per_second", baseline},
-                     {"ratio", kernel / baseline},
-                     {"ratio_of_best", of_best}});
-  }
-  if (!options.json.empty()) {
-    std::ofstream(options.json) << nlohmann::json{{"elements", options.elements},
-                                                  {"block", options.block},
-                                                  {"repetitions", options.repetitions},
-                                                  {"huge_pages", options.huge_pages},
-                                                  {"rows", table}}
-                                       .dump(2)
-                                << "\n";
-  }
+  const nlohmann::json table = print_rows(rows, collector);
+  write_json(options.json, {{"elements", options.elements},
+                            {"block", options.block},
+                            {"repetitions", options.repetitions},
+                            {"huge_pages", options.huge_pages},
+                            {"rows", table}});
 }
 
 }  // namespace
@@ -345,13 +284,7 @@ int main(int argc, char** argv) {
   const Arrays arrays(options);
   add_baselines(options, arrays);
   const std::vector<Row> rows = add_kernels(options, arrays);
-  std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true";
-  char* arguments[] = {program.data(), interleave.data(), nullptr};
-  int count = 2;
-  benchmark::Initialize(&count, arguments);
-  Collector collector;
-  benchmark::RunSpecifiedBenchmarks(&collector);
-  report(options, rows, collector);
+  report(options, rows, run_interleaved(argv[0]));
   return 0;
 }
 #endif  // HWY_ONCE

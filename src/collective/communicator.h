@@ -57,6 +57,8 @@ class Communicator {
   std::size_t rank() const { return rank_; }
   std::size_t ranks() const { return endpoints_.size(); }
   const std::string& name() const { return name_; }
+  /// A random number, the same on all ranks, another for each communicator.
+  std::uint64_t job() const { return job_; }
 
   // ---- collective calls; buffers as in onebit.h ----
   Status all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
@@ -166,7 +168,7 @@ class Communicator {
 
   std::uint32_t operation_ = 0;
   std::string current_call_;  // in words
-  std::uint64_t job_ = 0;     // a random number, the same on all ranks
+  std::uint64_t job_ = 0;
   ResidualStore residuals_;
   OneBitBuffers onebit_buffers_;
   AlignedBuffer<std::byte> exact_slots_;

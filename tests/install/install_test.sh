@@ -31,7 +31,7 @@ mv "$work/first" "$work/prefix"
 prefix=$work/prefix
 
 echo "== what is installed: the library, two headers, CMake and pkg-config files, programs; no internal parts"
-[ "$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')" = "./onebit/onebit.h ./onebit/onebit.hpp " ] ||
+[ "$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')" = "./onebit/onebit.h ./onebit/onebit.hpp ./onebit/optimizer.h ./onebit/optimizer.hpp " ] ||
   fail "other headers: $(find "$prefix/include" -type f)"
 [ -z "$(find "$prefix" -name '*.a')" ] || fail "static libraries: $(find "$prefix" -name '*.a')"
 library=$(find "$prefix" -name libonebit.so)
@@ -40,7 +40,7 @@ libraries=$(dirname "$library")
 soname=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ -e "$libraries/$soname" ] || fail "no $soname"
 [ "$soname" != libonebit.so ] || fail "the soname has no version"
-if grep -rlE "$build|$source|onebit_(base|codec|bootstrap|transport|collective)" "$libraries/cmake" "$libraries/pkgconfig"; then
+if grep -rlE "$build|$source|onebit_(base|codec|bootstrap|transport|collective|optimizer)" "$libraries/cmake" "$libraries/pkgconfig"; then
   fail "these name the build's own folders or targets"
 fi
 

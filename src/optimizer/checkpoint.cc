@@ -1,0 +1,408 @@
+#include "optimizer/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "base/log.h"
+#include "collective/partition.h"
+#include "collective/shard_file.h"
+#include "collective/shard_set.h"
+#include "optimizer/optimizer.h"
+
+namespace onebit::optimizer {
+namespace {
+
+using collective::PartitionPlan;
+using collective::Range;
+using collective::Residual;
+using collective::ShardReader;
+using collective::ShardWriter;
+
+constexpr std::array<char, 8> kMagic{'1', 'B', 'O', 'P', 'T', 'I', 'M', '\0'};
+constexpr std::uint32_t kVersion = 1;
+constexpr std::string_view kExtension = "optimizer";
+constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+
+struct FileHeader {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t ranks;
+  std::uint32_t rank;
+  std::uint8_t kind;
+  std::uint8_t compat;
+  std::uint8_t whole;  // shared arrays are whole, not a shard
+  std::uint8_t reserved;
+  collective::SaveStamp stamp;  // its call is the step
+  std::uint64_t elements;  // of all tensors, without padding
+  std::uint64_t text;      // bytes of the tensors' description
+  std::uint32_t numbers;   // fp64
+  std::uint32_t arrays;
+  std::uint32_t own_arrays;  // a bit for each array: not shared
+  std::uint32_t residuals;
+};
+static_assert(sizeof(FileHeader) == 80);
+
+struct ResidualHeader {
+  std::uint64_t count;
+  std::uint64_t owner_elements;
+};
+
+/// A line a tensor: a state belongs to these.
+std::string describe_tensors(const Layout& layout) {
+  std::string text;
+  for (const TensorSpec& tensor : layout.tensors())
+    text += fmt::format("'{}' of {} elements\n", tensor.name, tensor.count);
+  return text;
+}
+
+std::size_t used_elements(const Layout& layout) {
+  std::size_t used = 0;
+  for (const Layout::Unit& unit : layout.units()) used += unit.used;
+  return used;
+}
+
+/// Calls body(begin in the flat state, length) for the stretches of `range`, which counts without padding.
+template <typename Body>
+Status for_stretches(const Layout& layout, Range range, const Body& body) {
+  std::size_t passed = 0;
+  for (const Layout::Unit& unit : layout.units()) {
+    const std::size_t begin = std::max(range.begin, passed);
+    const std::size_t end = std::min(range.begin + range.length, passed + unit.used);
+    if (begin < end) ONEBIT_RETURN_IF_ERROR(body(unit.begin + (begin - passed), end - begin));
+    passed += unit.used;
+  }
+  return Status();
+}
+
+/// The stretches behind the tensors of each unit.
+template <typename Body>
+Status for_padding(const Layout& layout, const Body& body) {
+  for (const Layout::Unit& unit : layout.units()) {
+    if (unit.padded != unit.used)
+      ONEBIT_RETURN_IF_ERROR(body(unit.begin + unit.used, unit.padded - unit.used));
+  }
+  return Status();
+}
+
+Result<FileHeader> read_header(ShardReader& reader) {
+  FileHeader header{};
+  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
+  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
+  if (header.version != kVersion) {
+    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
+                         kVersion);
+  }
+  return header;
+}
+
+Result<collective::SaveStamp> read_stamp(ShardReader& reader) {
+  ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
+  return header.stamp;
+}
+
+std::string different_tensor(std::string_view saved, std::string_view here) {
+  for (;;) {
+    const std::string_view a = saved.substr(0, saved.find('\n'));
+    const std::string_view b = here.substr(0, here.find('\n'));
+    if (a != b) {
+      return fmt::format("it has tensor {} where this optimizer has {}", a.empty() ? "(none)" : a,
+                         b.empty() ? "(none)" : b);
+    }
+    saved.remove_prefix(a.size() + 1);
+    here.remove_prefix(b.size() + 1);
+  }
+}
+
+}  // namespace
+
+/// What has been read, before it replaces anything.
+struct Checkpoint::Loaded {
+  std::size_t elements = 0;
+  std::vector<Array> arrays;
+  std::vector<Residual> residuals;
+};
+
+/// The file of an old rank.
+struct Checkpoint::File {
+  std::size_t from = 0;
+  std::string path;
+  std::optional<ShardReader> reader;  ///< none: there is no such file
+  FileHeader header{};
+  std::vector<double> numbers;
+  bool is_own(std::size_t array) const { return (header.own_arrays >> array & 1) != 0; }
+  /// Its part of the shared arrays.
+  Range shard() const {
+    if (header.whole != 0) return {0, header.elements};
+    return PartitionPlan(header.elements, header.ranks, 1).partition(from);
+  }
+  bool same_moment(const File& other) const {
+    return header.stamp.moment == other.header.stamp.moment &&
+           header.own_arrays == other.header.own_arrays && numbers.size() == other.numbers.size() &&
+           std::memcmp(numbers.data(), other.numbers.data(), numbers.size() * sizeof(double)) == 0;
+  }
+};
+
+Status Checkpoint::save(const std::string& directory) {
+  Core& core = *optimizer_.core_;
+  const Layout& layout = core.layout();
+  Exchange& exchange = core.exchange();
+  // The weights travel as an array, through the scratch.
+  for (const Job& job : core.jobs()) std::copy(job.arrays.w, job.arrays.w + job.count, job.arrays.x);
+  auto arrays = optimizer_.algorithm_->arrays();
+  arrays.push_back({&core.x(), optimizer_.in_common()});
+  const std::string text = describe_tensors(layout);
+  std::vector<double> numbers;
+  optimizer_.visit_numbers([&](double& number) { numbers.push_back(number); });
+  FileHeader header{};
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.ranks = static_cast<std::uint32_t>(exchange.ranks());
+  header.rank = static_cast<std::uint32_t>(exchange.rank());
+  header.kind = static_cast<std::uint8_t>(core.options().kind);
+  header.compat = core.compat() ? 1 : 0;
+  header.whole = exchange.usable().ok() ? 0 : 1;
+  header.stamp = collective::SaveStamp::now({exchange.job(), static_cast<std::uint64_t>(core.step)});
+  header.elements = used_elements(layout);
+  header.text = text.size();
+  header.numbers = static_cast<std::uint32_t>(numbers.size());
+  header.arrays = static_cast<std::uint32_t>(arrays.size());
+  for (std::size_t i = 0; i < arrays.size(); ++i) header.own_arrays |= arrays[i].shared ? 0U : 1U << i;
+  header.residuals = static_cast<std::uint32_t>(core.residuals().size());
+  const std::string path =
+      collective::shard_path(directory, core.options().name, kExtension, exchange.rank(), exchange.ranks());
+
+  const auto write = [&](ShardWriter& writer) -> Status {
+    const auto write_range = [&](const Array& array, Range range) {
+      return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
+        return writer.write(array.data() + begin, length * sizeof(float));
+      });
+    };
+    ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
+    ONEBIT_RETURN_IF_ERROR(writer.write(text.data(), text.size()));
+    ONEBIT_RETURN_IF_ERROR(writer.write(numbers.data(), numbers.size() * sizeof(double)));
+    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
+    const Range whole{0, header.elements};
+    const Range shard = header.whole != 0
+                            ? whole
+                            : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
+    for (const StateArray& array : arrays) {
+      if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
+    }
+    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
+    for (const StateArray& array : arrays) {
+      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, whole));
+    }
+    ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
+      return writer.write(core.m().data() + begin, length * sizeof(float));
+    }));
+    for (const Residual& residual : core.residuals()) {
+      const ResidualHeader head{residual.count, residual.owner_error.size()};
+      ONEBIT_RETURN_IF_ERROR(writer.write(&head, sizeof head));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual.worker_error.data(), residual.worker_error.bytes()));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual.owner_error.data(), residual.owner_error.bytes()));
+    }
+    return writer.write_checksum();
+  };
+  if (std::any_of(core.residuals().begin(), core.residuals().end(),
+                  [](const auto& each) { return each.in_call; })) {
+    log(LogLevel::kWarn,
+        "optimizer '{}': residuals are saved as 0, as the step that was changing them failed",
+        core.options().name);
+    core.clear_residuals();
+  }
+  return collective::write_shard(directory, path, write).with_context(fmt::format("save to {}", path));
+}
+
+Status Checkpoint::load(const std::string& directory) {
+  Core& core = *optimizer_.core_;
+  const std::string& name = core.options().name;
+  ONEBIT_ASSIGN_OR_RETURN(
+      const auto newest,
+      collective::newest_shards(directory, name, kExtension, "state of an optimizer", read_stamp));
+  const std::size_t old_ranks = newest.first;
+  const std::size_t ranks = core.exchange().ranks();
+  Loaded loaded;
+  loaded.elements = used_elements(core.layout());
+  for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
+    ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(core.layout().elements()));
+    loaded.arrays.push_back(std::move(array));
+  }
+  for (const Residual& residual : core.residuals()) {
+    ONEBIT_ASSIGN_OR_RETURN(Residual fresh, Residual::create(residual.count, residual.type, residual.op,
+                                                             core.exchange().rank(), ranks));
+    loaded.residuals.push_back(std::move(fresh));
+  }
+  std::vector<File> files(old_ranks);
+  for (std::size_t from = 0; from < old_ranks; ++from) {
+    if (const Status status = open(directory, from, old_ranks, files[from]); !status.ok()) {
+      return status.with_context(files[from].path);
+    }
+  }
+  ONEBIT_RETURN_IF_ERROR(choose(files));
+  for (File& file : files) {
+    if (!file.reader) continue;
+    Status status = read_arrays(file, loaded);
+    if (status.ok()) status = read_own(file, files, loaded);
+    if (!status.ok()) return status.with_context(file.path);
+  }
+  const auto first =
+      std::find_if(files.begin(), files.end(), [](const File& file) { return file.reader.has_value(); });
+  commit(loaded, first->numbers);
+  if (old_ranks != ranks && core.exchange().rank() == 0) {
+    log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}", name,
+        old_ranks, directory, ranks);
+  }
+  return Status();
+}
+
+Status Checkpoint::open(const std::string& directory, std::size_t from, std::size_t old_ranks, File& file) {
+  Core& core = *optimizer_.core_;
+  file.from = from;
+  file.path = collective::shard_path(directory, core.options().name, kExtension, from, old_ranks);
+  if (!std::filesystem::exists(file.path)) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(file.path));
+  ONEBIT_ASSIGN_OR_RETURN(file.header, read_header(reader));
+  const FileHeader& header = file.header;
+  if (header.rank != from || header.ranks != old_ranks) {
+    return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
+                         header.ranks, from, old_ranks);
+  }
+  if (header.kind != static_cast<std::uint8_t>(core.options().kind) ||
+      header.compat != (core.compat() ? 1 : 0)) {
+    return Status::error(Code::kDataError, "it is the state of {}{}, not of {}{}",
+                         name_of(static_cast<Kind>(header.kind)),
+                         header.compat != 0 ? " in deepspeed_compat" : "", name_of(core.options().kind),
+                         core.compat() ? " in deepspeed_compat" : "");
+  }
+  std::string text(std::min({header.text, kMostText, reader.left()}), '\0');
+  ONEBIT_RETURN_IF_ERROR(reader.read(text.data(), text.size()));
+  if (const std::string here = describe_tensors(core.layout()); text != here) {
+    return Status(Code::kDataError, different_tensor(text, here));
+  }
+  std::size_t count = 0;
+  optimizer_.visit_numbers([&](double&) { ++count; });
+  if (header.numbers != count || header.arrays != optimizer_.algorithm_->arrays().size() + 1 ||
+      header.elements != used_elements(core.layout()) || header.own_arrays >> header.arrays != 0) {
+    return Status(Code::kDataError, "its header is damaged, or its groups are not those of this optimizer");
+  }
+  file.numbers.resize(count);
+  ONEBIT_RETURN_IF_ERROR(reader.read(file.numbers.data(), count * sizeof(double)));
+  ONEBIT_RETURN_IF_ERROR(reader.check());
+  file.reader = std::move(reader);
+  return Status();
+}
+
+Status Checkpoint::choose(std::vector<File>& files) const {
+  const File* missing = nullptr;
+  const File* other = nullptr;
+  const File* latest = nullptr;  // whole
+  for (const File& file : files) {
+    if (!file.reader) {
+      missing = &file;
+      continue;
+    }
+    if (files[0].reader && !file.same_moment(files[0])) other = &file;
+    // numbers[0] is the step.
+    if (file.header.whole != 0 && (latest == nullptr || file.numbers[0] > latest->numbers[0])) latest = &file;
+  }
+  if (missing == nullptr && other == nullptr) return Status();
+  if (latest == nullptr) {
+    if (missing != nullptr)
+      return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
+    return Status::error(Code::kDataError,
+                         "{}: it is of another moment than that of rank 0 (steps {} and {}{})", other->path,
+                         other->numbers[0], files[0].numbers[0],
+                         other->header.stamp.moment.job == files[0].header.stamp.moment.job
+                             ? ""
+                             : ", of different jobs");
+  }
+  for (File& file : files) {
+    if (file.reader && file.same_moment(*latest)) continue;
+    if (optimizer_.core_->exchange().rank() == 0) {
+      log(LogLevel::kWarn,
+          "optimizer '{}': {} is missing or of another moment; its rank's residuals are taken as 0, the rest "
+          "from {}, step {}",
+          optimizer_.core_->options().name, file.path, latest->path, latest->numbers[0]);
+    }
+    file.reader.reset();
+  }
+  return Status();
+}
+
+Status Checkpoint::read_arrays(File& file, Loaded& loaded) {
+  const Layout& layout = optimizer_.core_->layout();
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (file.is_own(i)) continue;
+    ONEBIT_RETURN_IF_ERROR(for_stretches(layout, file.shard(), [&](std::size_t begin, std::size_t length) {
+      return file.reader->read(loaded.arrays[i].data() + begin, length * sizeof(float));
+    }));
+  }
+  return file.reader->check();
+}
+
+Status Checkpoint::read_own(File& file, const std::vector<File>& files, Loaded& loaded) {
+  Core& core = *optimizer_.core_;
+  const Layout& layout = core.layout();
+  const std::size_t rank = core.exchange().rank();
+  const std::size_t ranks = core.exchange().ranks();
+  const bool same = files.size() == ranks;
+  const bool has_own = same && files[rank].reader.has_value();
+  if (has_own && file.from != rank) return Status();  // the rest is that rank's own
+  const auto readers =
+      std::count_if(files.begin(), files.end(), [](const File& each) { return each.reader.has_value(); });
+  ShardReader& reader = *file.reader;
+  for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
+    if (!file.is_own(i)) continue;
+    ONEBIT_ASSIGN_OR_RETURN(Array theirs, Array::create(layout.elements()));
+    ONEBIT_RETURN_IF_ERROR(
+        for_stretches(layout, {0, loaded.elements}, [&](std::size_t begin, std::size_t length) {
+          return reader.read(theirs.data() + begin, length * sizeof(float));
+        }));
+    const float weight = has_own ? 1.0F : 1.0F / static_cast<float>(readers);
+    for (std::size_t k = 0; k < theirs.size(); ++k) loaded.arrays[i].data()[k] += weight * theirs.data()[k];
+  }
+  if (core.compat() && !same) return Status();  // its padding and partitions are of the old number of ranks
+  ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
+    return reader.read(loaded.arrays[0].data() + begin, length * sizeof(float));  // arrays[0] is m
+  }));
+  for (std::size_t unit = 0; unit < file.header.residuals; ++unit) {
+    ResidualHeader head{};
+    ONEBIT_RETURN_IF_ERROR(reader.read(&head, sizeof head));
+    const Layout::Unit* const known = unit < layout.units().size() ? &layout.units()[unit] : nullptr;
+    if (known == nullptr || head.count != known->padded ||
+        head.owner_elements != PartitionPlan(known->padded, files.size(), 1).partition(file.from).length) {
+      return Status(Code::kDataError, "its residuals do not fit its tensors");
+    }
+    ONEBIT_ASSIGN_OR_RETURN(Residual theirs, Residual::create(head.count, DataType::kFloat32, ReduceOp::kAvg,
+                                                              file.from, files.size()));
+    ONEBIT_RETURN_IF_ERROR(reader.read(theirs.worker_error.data(), theirs.worker_error.bytes()));
+    ONEBIT_RETURN_IF_ERROR(reader.read(theirs.owner_error.data(), theirs.owner_error.bytes()));
+    if (unit < loaded.residuals.size()) {
+      collective::inherit_residual(theirs, file.from, files.size(), rank, ranks, loaded.residuals[unit]);
+    }
+  }
+  ONEBIT_RETURN_IF_ERROR(reader.check());
+  return reader.check_end();
+}
+
+void Checkpoint::commit(Loaded& loaded, const std::vector<double>& numbers) {
+  Core& core = *optimizer_.core_;
+  std::size_t at = 0;
+  optimizer_.visit_numbers([&](double& number) { number = numbers[at++]; });
+  auto arrays = optimizer_.algorithm_->arrays();
+  arrays.push_back({&core.x(), true});
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    std::copy_n(loaded.arrays[i].data(), loaded.arrays[i].size(), arrays[i].array->data());
+  }
+  for (const Job& job : core.jobs()) std::copy(job.arrays.x, job.arrays.x + job.count, job.arrays.w);
+  core.round_parameters();
+  for (std::size_t unit = 0; unit < loaded.residuals.size(); ++unit) {
+    core.residuals()[unit] = std::move(loaded.residuals[unit]);
+  }
+  optimizer_.algorithm_->restored();
+}
+
+}  // namespace onebit::optimizer

@@ -1,0 +1,45 @@
+// The state of an optimizer on disk: one file a rank, which hold it together.
+//
+// "NAME.rank-R-of-W.optimizer", little endian (docs/format.md has the fields): what is equal on all ranks is
+// cut into W shards by element, so that it is on the disk once; what is a rank's own (residuals; between the
+// syncs of 0/1 Adam also weights, momentum and moves) is in its file whole. The header and each of these
+// parts end in a checksum. Weights are part of the state. Loading needs the files of all old ranks. The same
+// number of ranks goes on bit for bit. Another number: residuals are shared out as those of a communicator
+// are, and where ranks had weights of their own, each new rank gets their mean.
+//
+// Once the communicator has failed, files are *whole*: each has everything, as some rank may never write its
+// own. Where files are missing or of several moments, the latest whole ones stand for all; the residuals of
+// ranks that are missing count as 0. Files are written and checked as collective/shard_file.h says. Threads:
+// as Optimizer's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace onebit::optimizer {
+
+class Optimizer;
+
+class Checkpoint {
+ public:
+  explicit Checkpoint(Optimizer& optimizer) : optimizer_(optimizer) {}
+  Status save(const std::string& directory);
+  Status load(const std::string& directory);
+
+ private:
+  struct Loaded;
+  struct File;
+  /// Opens a file and reads what comes before its arrays.
+  Status open(const std::string& directory, std::size_t from, std::size_t old_ranks, File& file);
+  /// Which of the opened files make a state; an error where none do.
+  Status choose(std::vector<File>& files) const;
+  Status read_arrays(File& file, Loaded& loaded);
+  Status read_own(File& file, const std::vector<File>& files, Loaded& loaded);
+  void commit(Loaded& loaded, const std::vector<double>& numbers);
+
+  Optimizer& optimizer_;
+};
+
+}  // namespace onebit::optimizer

@@ -1,0 +1,104 @@
+// What all optimizers share: the flat state, the tensors as jobs of a pass, and the exchanges.
+//
+// Arrays, fp32, in the order of the layout: x (scratch, and what is exchanged), m, v; masters of 16-bit
+// parameters. Invariant: between steps x holds nothing of worth, so a step that fails before its `finish` has
+// changed nothing. That costs one array of memory, and no pass: the compressed momentum arrives in x, and the
+// two arrays change places. Threads: used by the thread that steps the optimizer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "collective/aligned_buffer.h"
+#include "collective/residual_store.h"
+#include "optimizer/exchange.h"
+#include "optimizer/layout.h"
+#include "optimizer/options.h"
+#include "optimizer/runner.h"
+
+namespace onebit::optimizer {
+
+using Array = collective::AlignedBuffer<float>;
+
+class Core {
+ public:
+  static Result<std::unique_ptr<Core>> create(const Options& options, std::vector<TensorSpec> tensors,
+                                              std::unique_ptr<Exchange> exchange);
+
+  const Options& options() const { return options_; }
+  const Layout& layout() const { return layout_; }
+  Exchange& exchange() { return *exchange_; }
+  bool compat() const { return options_.deepspeed_compat; }
+  /// Whether a compressed exchange changes anything: with one rank there is none.
+  bool alone() const { return exchange_->ranks() == 1; }
+  std::size_t tensors() const { return jobs_.size(); }
+  std::span<Job> jobs() { return jobs_; }
+  std::span<const Job> jobs() const { return jobs_; }
+  Job& job(std::size_t tensor) { return jobs_[tensor]; }
+  const GroupOptions& group(std::size_t tensor) const {
+    return options_.group(layout_.tensors()[tensor].group);
+  }
+  double lr(std::size_t tensor) const { return learning_rates_[layout_.tensors()[tensor].group]; }
+  std::vector<double>& learning_rates() { return learning_rates_; }
+
+  /// A further array of the state; its pointers are put into `member` of the jobs' arrays.
+  Result<Array> create_array(float* Arrays::*member);
+
+  // ---- the numbers of the coming passes ----
+  /// Those of each tensor's group, step = lr, all factors 1, the gradient scale of this step.
+  void reset_scalars(double gradient_scale);
+
+  // ---- passes and exchanges ----
+  void run(Pass pass) { runner_->run(pass, jobs_); }
+  /// The momentum that came in x becomes m; x holds the one before.
+  void swap_momentum();
+  /// deepspeed_compat: 0 where the tensors' masks are 0. `member`: which array.
+  void apply_masks(float* Arrays::*member);
+  /// What lies behind the tensors of each unit in x: zeros, or what m has there.
+  void pad_with_zeros();
+  void pad_with_momentum();
+  Status exchange_mean();
+  Status exchange_compressed();
+
+  /// Mends the explosion of coordinates that have never had a gradient: from now on they have no momentum.
+  /// Not in deepspeed_compat.
+  void mask_zero_variance();
+
+  void set_gradients(std::span<const void* const> gradients);
+  Array& x() { return x_; }
+  Array& m() { return m_; }
+  Array& v() { return v_; }
+  std::vector<collective::Residual>& residuals() { return residuals_; }
+  /// All residuals to 0.
+  void clear_residuals();
+  /// fp32 weights of a tensor: the parameters themselves or their master copy.
+  float* weights(std::size_t tensor) { return jobs_[tensor].arrays.w; }
+  /// Writes the fp32 weights to 16-bit parameters.
+  void round_parameters();
+  std::size_t memory() const;
+
+  std::int64_t step = 0;  ///< steps done; deepspeed_compat counts the original's throw-away step too
+
+ private:
+  Core(const Options& options, Layout layout, std::unique_ptr<Exchange> exchange)
+      : options_(options), layout_(std::move(layout)), exchange_(std::move(exchange)) {}
+  Status allocate();
+
+  const Options options_;
+  const Layout layout_;
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Runner> runner_;
+  std::vector<double> learning_rates_;
+  std::vector<Job> jobs_;
+  Array x_, m_, v_, masters_;
+  std::vector<collective::Residual> residuals_;  // one a unit
+  std::vector<std::string> unit_names_;
+  std::size_t extra_bytes_ = 0;
+};
+
+}  // namespace onebit::optimizer

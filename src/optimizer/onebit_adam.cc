@@ -1,0 +1,40 @@
+#include "optimizer/onebit_adam.h"
+
+namespace onebit::optimizer {
+
+void OneBitAdam::prepare(double gradient_scale) {
+  if (stage_ == Stage::kWarmUp) return Adam::prepare(gradient_scale);
+  core_.reset_scalars(gradient_scale);
+  core_.run(Pass::kMomentum);
+  core_.pad_with_zeros();
+}
+
+void OneBitAdam::finish(double gradient_scale) {
+  if (stage_ == Stage::kWarmUp) return Adam::finish(gradient_scale);
+  core_.swap_momentum();
+  if (core_.compat()) core_.apply_masks(&Arrays::m);
+  core_.reset_scalars(1);
+  core_.run(Pass::kApply);
+}
+
+Status OneBitAdam::advance() {
+  return stage_ == Stage::kWarmUp && monitor_.says_freeze() ? freeze() : Status();
+}
+
+Status OneBitAdam::freeze() {
+  ONEBIT_RETURN_IF_ERROR(check_freeze(core_, stage_));
+  stage_ = Stage::kCompressed;
+  core_.mask_zero_variance();
+  return Status();
+}
+
+void OneBitAdam::visit_numbers(const NumberVisitor& visit) {
+  Adam::visit_numbers(visit);
+  monitor_.visit_numbers(visit);
+}
+
+void OneBitAdam::restored() {
+  if (stage_ == Stage::kCompressed) core_.mask_zero_variance();
+}
+
+}  // namespace onebit::optimizer

@@ -1,0 +1,74 @@
+// 1-bit LAMB (arXiv 2104.06069, algorithm 1).
+//
+// Warm-up, freeze_step steps: LAMB without bias correction (lamb.h), and for each tensor the average of its
+// coefficients
+//
+//   L = coeff_beta L + (1 - coeff_beta) c,   in the end divided by 1 - coeff_beta^k for k terms
+//
+// (deepspeed_compat: not divided, and c = 1 not counted). At the freeze, once, with q_i the rms of tensor i's
+// momentum: a_i = mean(q) / q_i makes the momenta of all tensors as large as each other, so that they can
+// share scales; a_i is 1 where q_i is 0, and such a tensor is not counted in the mean. fresh = v. Then, with
+// v frozen and C[] the error-compensated 1-bit mean over ranks of all tensors in one buffer:
+//
+//   m'    = C[a_i (beta1 m + (1 - beta1) g)] / a_i                          g is the rank's own gradient
+//   r     = (m' - beta1 m) / (1 - beta1),   m = m'                          the gradient that m' tells of
+//   fresh = beta2 fresh + (1 - beta2) r^2
+//   p     = m / (sqrt(v) + eps),   u = p + decay w
+//   f     = max over elements of (sqrt(v) + eps) / (sqrt(fresh) + eps)
+//   f     = f rho + (1 - rho),   rho = min(1, ||p|| / ||u||)                with decay only
+//   f     = clip(f, factor_min, factor_max), then within factor_threshold of the last f
+//   w     = w - lr L f u
+//
+// The paper's numbers: beta1 0.9, beta2 0.999, coeff_beta 0.9, factor_max 4, factor_min 0.5, factor_threshold
+// 0.1; BERT-Large with max_coeff 0.3, min_coeff 0.01 and freeze_step 1000 of 7038. Elements with v = 0 have
+// no momentum and do not enter f (deepspeed_compat: they do, and pin f at 1).
+//
+// Passes when frozen: one reads g, m and writes x; after the exchange one reads x (now m), the momentum
+// before, v, fresh, w and writes fresh; one reads m, v, w and writes w: 13 words an element. The momentum is
+// stored as it was exchanged, times a_i. Threads: as Core's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "optimizer/lamb.h"
+#include "optimizer/variance_monitor.h"
+
+namespace onebit::optimizer {
+
+class OneBitLamb final : public Lamb {
+ public:
+  static Result<std::unique_ptr<Algorithm>> create(Core& core);
+  Plan plan() const override { return stage_ == Stage::kWarmUp ? Plan::kMean : Plan::kCompressed; }
+  void prepare(double gradient_scale) override;
+  void finish(double gradient_scale) override;
+  Status advance() override;
+  Status freeze() override;
+  void visit_numbers(const NumberVisitor& visit) override;
+  std::vector<StateArray> arrays() override;
+  void restored() override;
+  const Array* find_array(std::string_view name, std::size_t tensor, double& factor) override;
+
+  /// L as it stands, f of the last step, and a, for comparison with the original.
+  struct TensorNumbers {
+    double average = 0;         ///< the sum that L is made of
+    double average_weight = 0;  ///< the weights of its terms: 1 - coeff_beta^k
+    double last_factor = 1;
+    double scale = 1;         ///< a_i
+    double stored_scale = 1;  ///< what m is stored times: 1 in warm-up, then a_i
+  };
+  const TensorNumbers& numbers(std::size_t tensor) const { return numbers_[tensor]; }
+
+ private:
+  explicit OneBitLamb(Core& core) : Lamb(core), monitor_(core), numbers_(core.tensors()) {}
+  void averaged(std::size_t tensor, bool moved) override;
+  /// L as the compressed stage uses it.
+  double frozen_coefficient(std::size_t tensor) const;
+  void choose_scales();
+
+  VarianceMonitor monitor_;
+  std::vector<TensorNumbers> numbers_;
+  Array fresh_;
+};
+
+}  // namespace onebit::optimizer

@@ -1,0 +1,242 @@
+#include "optimizer/optimizer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/log.h"
+#include "optimizer/checkpoint.h"
+
+namespace onebit::optimizer {
+namespace {
+
+constexpr double kRatioBeta = 0.9;
+constexpr double kClippingEps = 1e-6;
+
+}  // namespace
+
+Result<std::unique_ptr<Optimizer>> Optimizer::create(const Options& options, std::vector<TensorSpec> tensors,
+                                                     std::unique_ptr<Exchange> exchange) {
+  ONEBIT_ASSIGN_OR_RETURN(auto core, Core::create(options, std::move(tensors), std::move(exchange)));
+  if (options.deepspeed_compat) core->step = 1;  // the original's throw-away step
+  std::unique_ptr<Optimizer> made(new Optimizer(std::move(core)));
+  ONEBIT_ASSIGN_OR_RETURN(made->algorithm_, make_algorithm(*made->core_));
+  return made;
+}
+
+Status Optimizer::step(std::span<const void* const> gradients, bool* skipped) {
+  *skipped = false;
+  if (!gradients.empty() && gradients.size() != core_->tensors()) {
+    return Status::error(Code::kInvalidArgument, "{} gradients for {} tensors", gradients.size(),
+                         core_->tensors());
+  }
+  const Status status = take_step(gradients, skipped);
+  core_->set_gradients({});
+  return status.with_context(options().name);
+}
+
+Status Optimizer::take_step(std::span<const void* const> gradients, bool* skipped) {
+  if (!compared_) ONEBIT_RETURN_IF_ERROR(compare_tensors());
+  const Plan plan = algorithm_->plan();
+  const bool clips = options().gradient_clipping > 0;
+  core_->set_gradients(gradients);
+  Agreement agreement;
+  double scale = 1;
+  if (clips || plan == Plan::kNothing) {
+    core_->run(Pass::kCheck);
+    agreement.skip = has_bad_gradient();
+    agreement.squares = squared_norm();
+    ONEBIT_RETURN_IF_ERROR(agree(agreement));
+    const auto ranks = static_cast<double>(core_->exchange().ranks());
+    if (clips && plan != Plan::kMean) {
+      const double ratio = norm_ratio_ > 0 ? norm_ratio_ : 1;
+      scale = clipping_factor(core_->compat() ? agreement.norms / ranks
+                                              : ratio * std::sqrt(agreement.squares / ranks));
+    }
+    if (!agreement.skip) algorithm_->prepare(scale);
+  } else {
+    algorithm_->prepare(scale);
+    agreement.skip = has_bad_gradient();
+    ONEBIT_RETURN_IF_ERROR(agree(agreement));
+  }
+  if (agreement.skip) {
+    ++skipped_steps_;
+    *skipped = true;
+    return Status();
+  }
+  if (plan == Plan::kMean) ONEBIT_RETURN_IF_ERROR(core_->exchange_mean());
+  if (plan == Plan::kCompressed) ONEBIT_RETURN_IF_ERROR(core_->exchange_compressed());
+  if (clips && plan == Plan::kMean) {
+    core_->run(Pass::kExchangedNorm);
+    const double norm = std::sqrt(squared_norm());
+    scale = clipping_factor(norm);
+    if (agreement.squares > 0) {
+      const double ratio =
+          norm / std::sqrt(agreement.squares / static_cast<double>(core_->exchange().ranks()));
+      norm_ratio_ = norm_ratio_ > 0 ? kRatioBeta * norm_ratio_ + (1 - kRatioBeta) * ratio : ratio;
+    }
+  }
+  algorithm_->finish(scale);
+  ++core_->step;
+  return algorithm_->advance();
+}
+
+bool Optimizer::has_bad_gradient() const {
+  for (std::size_t i = 0; i < core_->tensors(); ++i) {
+    const float largest = core_->job(i).result.largest;
+    if (largest <= kLargestGradient) continue;
+    log(LogLevel::kInfo, "optimizer '{}': step skipped, as rank {} has a gradient of {} in tensor '{}'",
+        options().name, core_->exchange().rank(), largest, core_->layout().tensors()[i].name);
+    return true;
+  }
+  return false;
+}
+
+double Optimizer::squared_norm() const {
+  double sum = 0;
+  for (const Job& job : core_->jobs()) sum += job.result.first;
+  return sum;
+}
+
+double Optimizer::clipping_factor(double norm) const {
+  return std::min(1.0, options().gradient_clipping / (norm + kClippingEps));
+}
+
+Status Optimizer::agree(Agreement& agreement) {
+  if (core_->alone()) {
+    agreement.norms = std::sqrt(agreement.squares);
+    return Status();
+  }
+  const Plan plan = algorithm_->plan();
+  struct {
+    std::int64_t step;
+    std::int64_t stage_and_plan;
+  } position{core_->step, static_cast<std::int64_t>(stage()) * 256 + static_cast<std::int64_t>(plan)};
+  const auto& rates = core_->learning_rates();
+  const XXH32_hash_t seed = XXH32(&position, sizeof position, 0);
+  const double word = XXH32(rates.data(), rates.size() * sizeof rates[0], seed);
+  // A rank that has skipped sends no norm: it may not be a number.
+  const double squares = agreement.skip ? 0 : agreement.squares;
+  std::array<double, 4> sums{agreement.skip ? 1.0 : 0.0, squares, std::sqrt(squares), word};
+  ONEBIT_RETURN_IF_ERROR(core_->exchange().sum(sums));
+  if (sums[3] != word * static_cast<double>(core_->exchange().ranks())) return explain_difference(plan);
+  agreement = {sums[0] != 0, sums[1], sums[2]};
+  return Status();
+}
+
+Status Optimizer::explain_difference(Plan plan) {
+  constexpr std::size_t kBytes = 256;
+  const std::size_t ranks = core_->exchange().ranks();
+  constexpr std::array<const char*, 3> kPlans{"full precision", "1 bit", "local"};
+  std::string mine =
+      fmt::format("step {} ({}, {}), learning rates {}", core_->step + 1,
+                  stage() == Stage::kWarmUp ? "warm-up" : "compressed stage",
+                  kPlans[static_cast<std::size_t>(plan)], fmt::join(core_->learning_rates(), " "));
+  mine.resize(kBytes);
+  std::string all(ranks * kBytes, '\0');
+  ONEBIT_RETURN_IF_ERROR(core_->exchange().all_gather(mine.data(), all.data(), kBytes));
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const char* const theirs = all.data() + rank * kBytes;
+    if (std::memcmp(theirs, all.data(), kBytes) == 0) continue;
+    return Status::error(Code::kInvalidUsage,
+                         "rank {} is at {}, rank 0 at {}; they must be equal on all ranks", rank,
+                         std::string_view(theirs, strnlen(theirs, kBytes)),
+                         std::string_view(all.data(), strnlen(all.data(), kBytes)));
+  }
+  return Status(Code::kInvalidUsage, "the learning rates of some ranks differ from the others'");
+}
+
+Status Optimizer::compare_tensors() {
+  const auto lines = core_->layout().describe(options());
+  const std::string mine = fmt::format("{}\n", fmt::join(lines, "\n"));
+  Exchange& exchange = core_->exchange();
+  const std::array<std::uint64_t, 2> digest{mine.size(), XXH64(mine.data(), mine.size(), 0)};
+  std::vector<std::array<std::uint64_t, 2>> digests(exchange.ranks());
+  ONEBIT_RETURN_IF_ERROR(exchange.all_gather(digest.data(), digests.data(), sizeof digest));
+  if (std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; })) {
+    compared_ = true;
+    return Status();
+  }
+  std::size_t longest = 0;
+  for (const auto& each : digests) longest = std::max<std::size_t>(longest, each[0]);
+  std::string padded = mine;
+  padded.resize(longest);
+  std::string all(longest * exchange.ranks(), '\0');
+  ONEBIT_RETURN_IF_ERROR(exchange.all_gather(padded.data(), all.data(), longest));
+  for (std::size_t rank = 1; rank < exchange.ranks(); ++rank) {
+    std::string_view first(all.data(), digests[0][0]);
+    std::string_view other(all.data() + rank * longest, digests[rank][0]);
+    while (first != other) {
+      const std::string_view due = first.substr(0, first.find('\n'));
+      const std::string_view got = other.substr(0, other.find('\n'));
+      if (due != got) {
+        return Status::error(Code::kInvalidUsage,
+                             "rank {} has {} where rank 0 has {}; it must be equal on all ranks", rank,
+                             got.empty() ? "no more tensors" : got, due.empty() ? "no more tensors" : due);
+      }
+      first.remove_prefix(due.size() + 1);
+      other.remove_prefix(got.size() + 1);
+    }
+  }
+  return Status(Code::kInternalError, "descriptions of tensors differ in nothing but their checksum");
+}
+
+Status Optimizer::set_learning_rate(std::size_t group, double lr) {
+  ONEBIT_RETURN_IF_ERROR(validate_learning_rate(lr));
+  auto& rates = core_->learning_rates();
+  if (group >= rates.size()) {
+    return Status::error(Code::kInvalidArgument, "group {} of {}", group, rates.size());
+  }
+  rates[group] = lr;
+  return Status();
+}
+
+Status Optimizer::freeze() {
+  return algorithm_->freeze();
+}
+
+Result<double> Optimizer::coefficient(std::size_t tensor) const {
+  if (tensor >= core_->tensors()) {
+    return Status::error(Code::kInvalidArgument, "tensor {} of {}", tensor, core_->tensors());
+  }
+  return algorithm_->coefficient(tensor);
+}
+
+Status Optimizer::read_state(std::size_t tensor, std::string_view name, std::span<float> to) {
+  if (tensor >= core_->tensors()) {
+    return Status::error(Code::kInvalidArgument, "tensor {} of {}", tensor, core_->tensors());
+  }
+  double factor = 1;
+  const Array* const array = algorithm_->find_array(name, tensor, factor);
+  if (array == nullptr) {
+    return Status::error(Code::kInvalidArgument, "{} has no state '{}'", name_of(options().kind), name);
+  }
+  const std::size_t count = core_->job(tensor).count;
+  if (to.size() != count) {
+    return Status::error(Code::kInvalidArgument, "the tensor has {} elements, not {}", count, to.size());
+  }
+  const float* const from = array->data() + core_->layout().offset(tensor);
+  for (std::size_t i = 0; i < count; ++i) to[i] = from[i] * static_cast<float>(factor);
+  return Status();
+}
+
+void Optimizer::visit_numbers(const Algorithm::NumberVisitor& visit) {
+  visit_integer(visit, core_->step);
+  visit_integer(visit, skipped_steps_);
+  visit(norm_ratio_);
+  for (double& rate : core_->learning_rates()) visit(rate);
+  algorithm_->visit_numbers(visit);
+}
+
+Status Optimizer::save(const std::string& directory) {
+  return Checkpoint(*this).save(directory).with_context(options().name);
+}
+
+Status Optimizer::load(const std::string& directory) {
+  return Checkpoint(*this).load(directory).with_context(options().name);
+}
+
+}  // namespace onebit::optimizer
