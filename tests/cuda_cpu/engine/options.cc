@@ -50,6 +50,9 @@ EngineOptions read_engine_options() {
 RuntimeOptions read_runtime_options() {
   RuntimeOptions options;
   options.devices = static_cast<int>(number_from_environment("CUDA_CPU_DEVICES", 8, 0, 64));
+  options.device_memory =
+      static_cast<std::size_t>(number_from_environment("CUDA_CPU_DEVICE_MEMORY_MIB", 4096, 0, 1U << 20))
+      << 20;
   options.protect = number_from_environment("CUDA_CPU_PROTECT", 0, 0, 1) == 1;
   options.delay_us = number_from_environment("CUDA_CPU_DELAY_US", 0, 0, 1'000'000);
   options.kernels = variable("CUDA_CPU_KERNELS");

@@ -3,6 +3,7 @@
 // program, saying so.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ struct EngineOptions {
 const EngineOptions& engine_options();
 
 struct RuntimeOptions {
-  int devices = 8;        ///< CUDA_CPU_DEVICES
+  int devices = 8;                        ///< CUDA_CPU_DEVICES
+  std::size_t device_memory = 4UL << 30;  ///< CUDA_CPU_DEVICE_MEMORY_MIB: of each device, here in bytes
   bool protect = false;   ///< CUDA_CPU_PROTECT=1: device memory is inaccessible while no operation runs
   unsigned delay_us = 0;  ///< CUDA_CPU_DELAY_US: a pause before each operation of a stream
   std::string
