@@ -17,7 +17,8 @@ std::optional<Options> parse(int argc, char** argv, int* status) {
   app.add_option("-g,--devices", options.devices, "Devices of a thread, one rank each")
       ->check(CLI::Range(1, 64));
   app.add_option("-n,--iterations", options.iterations, "Allreduces of each kind")
-      ->check(CLI::Range(1, 10000));
+      ->check(CLI::Range(1, 10000))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("-m,--aggregated", options.aggregated, "Allreduces of a communicator in one group")
       ->check(CLI::Range(1, 64));
   app.add_option("-c,--counts", options.counts, "Elements")->delimiter(',');
