@@ -261,6 +261,15 @@ __global__ void some_wait(float*) {
   if (threadIdx.x == 3) __syncthreads();
 }
 
+int sum_below(int depth, int value) {
+  volatile char frame[512];
+  frame[0] = static_cast<char>(value);
+  return depth == 0 ? value : sum_below(depth - 1, value + 1) + frame[0];
+}
+__global__ void recurse_too_deep(float* out) {
+  out[threadIdx.x] = static_cast<float>(sum_below(1000, 0));
+}
+
 TEST(UndefinedByCuda, AShuffleFromOutsideTheMaskGivesNaN) {
   std::vector<float> out(16);
   run_on_engine({}, shuffle_from_outside_the_mask, {dim3(1), dim3(32)}, out.data());
@@ -292,6 +301,9 @@ TEST_F(UndefinedByCudaDeathTest, AMaskMustNameTheCallingLane) {
 }
 TEST_F(UndefinedByCudaDeathTest, MasksThatMeetMayNotOverlap) {
   EXPECT_DEATH(run(overlapping_masks, 3), "overlapping masks met");
+}
+TEST_F(UndefinedByCudaDeathTest, AStackMayNotOverflow) {
+  EXPECT_DEATH(run(recurse_too_deep, 32), "");
 }
 TEST_F(UndefinedByCudaDeathTest, DifferentBarriersMayNotMeet) {
   EXPECT_DEATH(run(two_kinds_of_barrier, 64), "different variants of __syncthreads met");
