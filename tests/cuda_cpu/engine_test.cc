@@ -261,13 +261,15 @@ __global__ void some_wait(float*) {
   if (threadIdx.x == 3) __syncthreads();
 }
 
-int sum_below(int depth, int value) {
+// Each call reads its caller's frame, so that no compiler makes a loop of it.
+__attribute__((noinline)) int sum_below(int depth, const volatile char* above) {
   volatile char frame[512];
-  frame[0] = static_cast<char>(value);
-  return depth == 0 ? value : sum_below(depth - 1, value + 1) + frame[0];
+  frame[0] = static_cast<char>(depth);
+  return depth == 0 ? above[0] : sum_below(depth - 1, frame) + above[0];
 }
 __global__ void recurse_too_deep(float* out) {
-  out[threadIdx.x] = static_cast<float>(sum_below(1000, 0));
+  const volatile char first = 1;
+  out[threadIdx.x] = static_cast<float>(sum_below(1000, &first));
 }
 
 TEST(UndefinedByCuda, AShuffleFromOutsideTheMaskGivesNaN) {
