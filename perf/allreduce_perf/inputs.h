@@ -32,7 +32,7 @@ void fill_signs(const Shape& shape, std::uint64_t salt, void* data, std::size_t 
 /// How many elements of a result are not the reduction of fill_signs' data, but for rounding.
 std::size_t count_wrong_signs(const Shape& shape, std::uint64_t salt, const void* data, std::size_t count);
 
-/// Writes normally distributed data (nearly: mean 0, variance 1), other ones on each rank.
+/// Writes sums of four uniform numbers (nearly normal: mean 0, variance 1), other ones on each rank.
 void fill_normal(const Shape& shape, std::uint64_t salt, void* data, std::size_t count);
 
 /// data[i] as a double, added to sums[i].

@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -83,7 +84,16 @@ class Ranks {
  public:
   explicit Ranks(int count) : children_(static_cast<std::size_t>(count)) {
     sigemptyset(&awaited_);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&awaited_, signal);
+    sigaddset(&awaited_, SIGCHLD);
+    // Whoever started this process may ignore signals: with SIGCHLD ignored there is nothing to wait for, and
+    // what nohup has ignored must stay so (a blocked signal is delivered although it is ignored).
+    std::signal(SIGCHLD, SIG_DFL);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction current {};
+      if (sigaction(signal, nullptr, &current) == 0 && current.sa_handler != SIG_IGN) {
+        sigaddset(&awaited_, signal);
+      }
+    }
     sigprocmask(SIG_BLOCK, &awaited_, &before_);
   }
   ~Ranks() {
@@ -180,8 +190,11 @@ class Ranks {
     for (std::size_t rank = 0; rank < children_.size(); ++rank) {
       Child& child = children_[rank];
       int how = 0;
-      if (!child.running || waitpid(child.pid, &how, WNOHANG) != child.pid) continue;
+      if (!child.running) continue;
+      const pid_t ended = waitpid(child.pid, &how, WNOHANG);
+      if (ended == 0 || (ended < 0 && errno != ECHILD)) continue;
       child.running = false;
+      if (ended < 0) continue;  // somebody else has collected it
       // Of several that are found at once, one that was killed is the cause, not one that gave up.
       if (WIFSIGNALED(how) && status < 128) {
         status = 128 + WTERMSIG(how);

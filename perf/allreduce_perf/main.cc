@@ -97,6 +97,10 @@ int run_rank(const Options& options) {
     complain(rank, error.what());
     return kFailed;
   }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    complain(rank, "the table could not be written");
+    return kFailed;
+  }
   return summary.ok() ? 0 : kFailed;
 }
 

@@ -35,7 +35,7 @@ struct Row {
   double wire_bytes = 0;      ///< sent by a rank for one call, mean over the ranks
   double wire_bytes_max = 0;  ///< by the rank that sent most
   bool ranks_identical = true;
-  // Relative L2 errors after so many calls of one tag with the same normally distributed data.
+  // Relative L2 errors after so many calls of one tag with the same nearly normal data.
   std::optional<double> error_1;
   std::optional<double> error_10;
   std::optional<double> error_100;

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -67,6 +69,16 @@ void complain(const Options& options, const char* what) {
              std::strerror(errno));
 }
 
+bool is_device(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
+}
+
+/// Where the document grows, so that the file is there whole or not at all.
+std::string written_first(const Options& options) {
+  return is_device(options.json_file) ? options.json_file : options.json_file + ".tmp";
+}
+
 }  // namespace
 
 std::string settings_in_use(const Options& options) {
@@ -90,9 +102,15 @@ std::string settings_in_use(const Options& options) {
 
 bool can_write_json(const Options& options) {
   if (options.json_file.empty()) return true;
-  if (std::ofstream(options.json_file, std::ios::app)) return true;
-  complain(options, "cannot be written");
-  return false;
+  const bool writable = static_cast<bool>(std::ofstream(written_first(options), std::ios::app));
+  if (!writable) complain(options, "cannot be written");
+  if (!is_device(options.json_file)) {
+    // No results of another run may pass for this one's, should it not get to its end.
+    std::error_code none_there;
+    std::filesystem::remove(written_first(options), none_there);
+    if (writable) std::filesystem::remove(options.json_file, none_there);
+  }
+  return writable;
 }
 
 bool write_json(const Options& options, const std::vector<Place>& places, const Summary& summary) {
@@ -124,11 +142,13 @@ bool write_json(const Options& options, const std::vector<Place>& places, const 
       {"error", summary.error.empty() ? Json(nullptr) : Json(summary.error)},
       {"ok", summary.ok()},
   };
-  std::ofstream file(options.json_file, std::ios::trunc);
+  std::ofstream file(written_first(options), std::ios::trunc);
   file << document.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
   file.close();
-  if (!file) complain(options, "not written");
-  return static_cast<bool>(file);
+  const bool whole = file && (is_device(options.json_file) ||
+                              std::rename(written_first(options).c_str(), options.json_file.c_str()) == 0);
+  if (!whole) complain(options, "not written");
+  return whole;
 }
 
 }  // namespace onebit::perf

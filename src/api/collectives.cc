@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <optional>
+#include <string_view>
 
 #include "api/handle.h"
 #include "api/result.h"
@@ -14,6 +14,7 @@ using onebit::DataType;
 using onebit::ReduceOp;
 using onebit::Result;
 using onebit::Status;
+using onebit::api::count_call;
 using onebit::api::guarded;
 using onebit::api::not_null;
 using onebit::api::number_of;
@@ -60,6 +61,13 @@ Result<std::size_t> size_in_bytes(std::size_t count, int datatype) {
   return count * element;
 }
 
+/// The tag of a call's argument; empty for none.
+Result<std::string_view> given_tag(const char* tag) {
+  const std::size_t length = tag == nullptr ? 0 : strnlen(tag, kLongestTag + 1);
+  if (length > kLongestTag) return Status(Code::kInvalidArgument, "a tag has at most 255 bytes");
+  return std::string_view(tag, length);
+}
+
 Status check_buffers(const void* sendbuff, const void* recvbuff, std::size_t bytes, const void* stream) {
   if (bytes != 0) {
     ONEBIT_RETURN_IF_ERROR(not_null(sendbuff, "sendbuff"));
@@ -95,10 +103,11 @@ onebitResult_t onebitAllReduce(const void* sendbuff, void* recvbuff, size_t coun
     ONEBIT_RETURN_IF_ERROR(check_alignment(sendbuff, "sendbuff", size_of(type)));
     ONEBIT_RETURN_IF_ERROR(check_alignment(recvbuff, "recvbuff", size_of(type)));
     if (sendbuff != recvbuff) ONEBIT_RETURN_IF_ERROR(check_overlap(sendbuff, bytes, recvbuff, bytes));
-    const std::size_t length = tag == nullptr ? 0 : strnlen(tag, kLongestTag + 1);
-    if (length > kLongestTag) return Status(Code::kInvalidArgument, "a tag has at most 255 bytes");
-    return comm->communicator->all_reduce(sendbuff, recvbuff, count, type, static_cast<ReduceOp>(op),
-                                          resolve_tag({tag, length}, sendbuff, true));
+    ONEBIT_ASSIGN_OR_RETURN(const std::string_view given, given_tag(tag));
+    ONEBIT_RETURN_IF_ERROR(comm->communicator->all_reduce(
+        sendbuff, recvbuff, count, type, static_cast<ReduceOp>(op), resolve_tag(given, sendbuff)));
+    count_call(given);  // not one that was refused: it is made again
+    return Status();
   });
 }
 
@@ -152,8 +161,10 @@ onebitResult_t onebitExplain(const void* sendbuff, size_t count, onebitDataType_
     ONEBIT_RETURN_IF_ERROR(comm->communicator->in_own_process());
     ONEBIT_RETURN_IF_ERROR(not_null(text, "text"));
     ONEBIT_ASSIGN_OR_RETURN(const DataType type, reducible_type(number_of(datatype), number_of(op)));
-    const std::string why = comm->communicator->explain(
-        count, type, static_cast<ReduceOp>(op), resolve_tag(tag == nullptr ? "" : tag, sendbuff, false));
+    ONEBIT_RETURN_IF_ERROR(size_in_bytes(count, number_of(datatype)).status());
+    ONEBIT_ASSIGN_OR_RETURN(const std::string_view given, given_tag(tag));
+    const std::string why =
+        comm->communicator->explain(count, type, static_cast<ReduceOp>(op), resolve_tag(given, sendbuff));
     if (size == 0) return Status();
     const std::size_t length = std::min(size - 1, why.size());
     std::memcpy(text, why.data(), length);

@@ -35,6 +35,7 @@ onebit::Result<Settings> settings_of(const onebitConfig_t* config) {
     if (config->settings != nullptr)
       ONEBIT_RETURN_IF_ERROR(onebit::apply_settings(settings, config->settings));
   }
+  ONEBIT_RETURN_IF_ERROR(Communicator::check_settings(settings));
   onebit::set_log_level(settings.debug);
   return settings;
 }

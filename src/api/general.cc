@@ -43,18 +43,21 @@ const char* onebitGetErrorString(onebitResult_t result) {
 }
 
 const char* onebitGetLastError(onebitComm_t comm) {
-  std::string& text = onebit::api::last_error();
+  const std::string& of_thread = onebit::api::last_error();
+  if (!of_thread.empty() || comm == nullptr) return of_thread.c_str();
+  thread_local std::string of_communicator;
   try {
-    if (text.empty() && comm != nullptr) text = comm->communicator->usable().message();
+    of_communicator = comm->communicator->usable().message();
   } catch (...) {
     return "out of memory";
   }
-  return text.c_str();
+  return of_communicator.c_str();
 }
 
 onebitResult_t onebitGetSettings(char* text, size_t size, size_t* needed) {
   return guarded([&] {
     ONEBIT_ASSIGN_OR_RETURN(const auto settings, onebit::Settings::from_environment());
+    ONEBIT_RETURN_IF_ERROR(onebit::collective::Communicator::check_settings(settings));
     const std::string all = onebit::print_settings(settings);
     if (needed != nullptr) *needed = all.size() + 1;
     if (text != nullptr && size != 0) {

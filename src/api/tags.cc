@@ -7,13 +7,15 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fork.h"
+
 namespace onebit::api {
 namespace {
 
 constexpr std::size_t kLongestTag = 255;
 
 struct Buffers {
-  std::mutex mutex;
+  ForkMutex mutex{LockLevel::kTable};
   struct Range {
     std::size_t bytes;
     std::string tag;
@@ -87,12 +89,11 @@ Status end_scope() {
   return Status();
 }
 
-std::string resolve_tag(std::string_view tag, const void* buffer, bool counts) {
+std::string resolve_tag(std::string_view tag, const void* buffer) {
   if (!tag.empty()) return std::string(tag);
   if (!scopes().empty()) {
-    Scope& scope = scopes().back();
-    const std::size_t call = counts ? scope.calls++ : scope.calls;
-    return call == 0 ? scope.tag : fmt::format("{}#{}", scope.tag, call);
+    const Scope& scope = scopes().back();
+    return scope.calls == 0 ? scope.tag : fmt::format("{}#{}", scope.tag, scope.calls);
   }
   Buffers& all = buffers();
   if (!all.any.load(std::memory_order_acquire)) return {};
@@ -104,6 +105,10 @@ std::string resolve_tag(std::string_view tag, const void* buffer, bool counts) {
   const std::size_t offset = address - at->first;
   if (offset >= at->second.bytes) return {};
   return offset == 0 ? at->second.tag : fmt::format("{}+{}", at->second.tag, offset);
+}
+
+void count_call(std::string_view tag) {
+  if (tag.empty() && !scopes().empty()) ++scopes().back().calls;
 }
 
 }  // namespace onebit::api

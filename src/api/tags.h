@@ -17,7 +17,8 @@ Status begin_scope(std::string_view tag);
 Status end_scope();
 
 /// The tag of a call: `tag` itself if there is one, else the scope's, else the buffer's; empty for none.
-/// `counts` moves a scope on to its next call.
-std::string resolve_tag(std::string_view tag, const void* buffer, bool counts);
+std::string resolve_tag(std::string_view tag, const void* buffer);
+/// After a call with argument `tag` has been made: moves the scope that named it on to its next call.
+void count_call(std::string_view tag);
 
 }  // namespace onebit::api

@@ -1,14 +1,20 @@
 #include "base/settings.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
-#include <sstream>
+#include <optional>
 #include <vector>
+
+#include "base/unique_fd.h"
 
 namespace onebit {
 namespace {
@@ -132,14 +138,33 @@ Status parse_port_range(Settings& s, std::string_view v) {
   return Status();
 }
 
+/// The contents of a regular file of at most 64 KiB; anything else may block or never end.
+std::optional<std::string> read_small_file(std::string_view path) {
+  constexpr std::size_t kMost = std::size_t{64} << 10;
+  const UniqueFd fd(::open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  std::string contents(kMost + 1, '\0');
+  std::size_t have = 0;
+  while (have < contents.size()) {
+    const ssize_t got = ::read(fd.get(), contents.data() + have, contents.size() - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return std::nullopt;
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  if (have > kMost) return std::nullopt;
+  contents.resize(have);
+  return contents;
+}
+
 Status parse_secret_file(Settings& s, std::string_view path) {
-  std::ifstream file{std::string(path), std::ios::binary};
-  std::ostringstream contents;
-  contents << file.rdbuf();
-  std::string secret = contents.str();
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  if (!file || secret.empty()) return Status(Code::kInvalidArgument, "a readable file with the secret");
-  if (s.secret.empty()) s.secret = std::move(secret);  // ONEBIT_SECRET wins
+  std::optional<std::string> secret = read_small_file(path);
+  while (secret && !secret->empty() && (secret->back() == '\n' || secret->back() == '\r')) secret->pop_back();
+  if (!secret || secret->empty()) {
+    return Status(Code::kInvalidArgument, "a readable file of up to 64 KiB with the secret");
+  }
+  if (s.secret.empty()) s.secret = std::move(*secret);  // ONEBIT_SECRET wins
   return Status();
 }
 
@@ -332,6 +357,7 @@ Result<Settings> Settings::from_environment() {
 }
 
 Status apply_settings(Settings& settings, std::string_view lines) {
+  bool has_secret = false;
   while (!lines.empty()) {
     const auto end = std::min(lines.find('\n'), lines.size());
     const std::string_view line = lines.substr(0, end);
@@ -347,6 +373,9 @@ Status apply_settings(Settings& settings, std::string_view lines) {
           Code::kInvalidArgument,
           "'{}' is no setting: accepted are NAME=VALUE lines with the names of docs/settings.md", line);
     }
+    if (name == "ONEBIT_SECRET") has_secret = true;
+    // These lines win over the environment, whichever of the two it has.
+    if (name == "ONEBIT_SECRET_FILE" && !has_secret) settings.secret.clear();
     ONEBIT_RETURN_IF_ERROR(parse_row(*row, settings, name, line.substr(equals + 1)));
   }
   return Status();
@@ -356,7 +385,8 @@ std::string print_settings(const Settings& settings) {
   std::string text;
   for (const SettingRow& row : setting_rows()) {
     std::string_view origin = "default";
-    value_of(row, &origin);
+    const bool set = value_of(row, &origin) != nullptr;
+    if (row.name == "ONEBIT_SECRET" && !set && !settings.secret.empty()) origin = "ONEBIT_SECRET_FILE";
     text += fmt::format("{}={}  # {}\n", row.name, row.show(settings), origin);
   }
   return text;

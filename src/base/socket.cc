@@ -20,8 +20,8 @@ Status set_option(int fd, int level, int option, int value, std::string_view nam
 }
 
 Result<UniqueSocket> new_socket(sa_family_t family) {
-  UniqueSocket fd = UniqueSocket::make(
-      [&] { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+  UniqueSocket fd =
+      UniqueSocket::make([&] { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!fd) {
     const bool limit = errno == EMFILE;
     return Status::system(
@@ -221,7 +221,9 @@ Result<SocketAddress> local_address(int fd) {
 
 Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf) {
   // Keep-alive: the first probe after a third of the time, then two more, a third apart.
-  const int step = std::max<int>(1, static_cast<int>(link_timeout.count() / 3000));
+  constexpr std::chrono::milliseconds::rep kLongest = 32'767;  // the kernel's
+  const int step =
+      static_cast<int>(std::clamp<std::chrono::milliseconds::rep>(link_timeout.count() / 3000, 1, kLongest));
   ONEBIT_RETURN_IF_ERROR(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   ONEBIT_RETURN_IF_ERROR(set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
   ONEBIT_RETURN_IF_ERROR(set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, step, "TCP_KEEPIDLE"));

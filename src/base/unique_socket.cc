@@ -1,15 +1,13 @@
 // The list of sockets, and what happens to it at a fork.
 #include "base/unique_socket.h"
 
-#include <pthread.h>
-
 #include <vector>
 
 namespace onebit {
 namespace {
 
 struct List {
-  std::mutex mutex;
+  ForkMutex mutex{LockLevel::kSockets};
   std::vector<bool> open;  ///< by descriptor; never shrinks
 };
 
@@ -23,25 +21,23 @@ List& list() {
 
 std::atomic<std::uint32_t> UniqueSocket::current_generation_{0};
 
-/// The handlers may do only what is safe between fork and exec in a process that had threads.
-struct ForkHandlers {
-  static void before() { list().mutex.lock(); }
-  static void in_parent() { list().mutex.unlock(); }
-  static void in_child() {
-    List& all = list();
-    for (std::size_t fd = 0; fd < all.open.size(); ++fd) {
-      if (!all.open[fd]) continue;
-      ::close(static_cast<int>(fd));
-      all.open[fd] = false;
-    }
-    UniqueSocket::current_generation_.fetch_add(1, std::memory_order_relaxed);
-    all.mutex.unlock();
+void UniqueSocket::close_in_child() {
+  List& all = list();
+  for (std::size_t fd = 0; fd < all.open.size(); ++fd) {
+    if (!all.open[fd]) continue;
+    ::close(static_cast<int>(fd));
+    all.open[fd] = false;
   }
-  ForkHandlers() { pthread_atfork(before, in_parent, in_child); }
-};
+  current_generation_.fetch_add(1, std::memory_order_relaxed);
+}
 
-std::unique_lock<std::mutex> UniqueSocket::lock_list() {
-  static const ForkHandlers installed;
+std::unique_lock<ForkMutex> UniqueSocket::lock_list() {
+  static const bool installed = [] {
+    list();
+    in_forked_children(close_in_child);
+    return true;
+  }();
+  static_cast<void>(installed);
   return std::unique_lock(list().mutex);
 }
 

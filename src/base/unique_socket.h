@@ -2,7 +2,7 @@
 //
 // A peer sees that a process has died when its last copy of the connection is gone. A copy in a forked child
 // (a data loader's worker, say) would hide the death for as long as the child lives. So all sockets are
-// listed, and a handler of pthread_atfork closes them in the child. There, an inherited UniqueSocket is
+// listed, and closed in the child at once. There, an inherited UniqueSocket is
 // empty: the number may be another descriptor's by now. Children made without the handlers of fork (clone,
 // vfork) keep their copies until exec. Threads: one at a time per object; fork() in any thread at any time.
 #pragma once
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/fork.h"
 #include "base/unique_fd.h"
 
 namespace onebit {
@@ -43,7 +44,7 @@ class UniqueSocket {
 
  private:
   /// Locks out fork() and changes of the list.
-  static std::unique_lock<std::mutex> lock_list();
+  static std::unique_lock<ForkMutex> lock_list();
   void enlist(UniqueFd fd);
   bool inherited() const noexcept {
     return generation_ != current_generation_.load(std::memory_order_relaxed);
@@ -51,7 +52,7 @@ class UniqueSocket {
 
   /// The number of forks between this process and the one that loaded the library.
   static std::atomic<std::uint32_t> current_generation_;
-  friend struct ForkHandlers;
+  static void close_in_child();
 
   UniqueFd fd_;
   std::uint32_t generation_ = 0;

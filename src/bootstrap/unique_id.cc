@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/fork.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/wire.h"
 
@@ -68,7 +69,7 @@ struct Registry {
     pid_t pid;
     std::vector<UniqueSocket> listeners;
   };
-  std::mutex mutex;
+  ForkMutex mutex{LockLevel::kTable};
   std::map<std::array<std::byte, 128>, Entry> entries;
 
   static Registry& instance() {

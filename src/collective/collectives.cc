@@ -47,6 +47,11 @@ std::span<std::byte> bytes_of(void* data, std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
+/// A compressed call in words.
+std::string onebit_call(std::size_t count, DataType type, ReduceOp op, std::string_view tag) {
+  return fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag);
+}
+
 void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, bytes);
 }
@@ -77,6 +82,7 @@ Status Communicator::all_reduce(const void* send, void* receive, std::size_t cou
   }
   ONEBIT_RETURN_IF_ERROR(in_step([&]() -> Status {
     if (!decision.compress) return exact_all_reduce(send, receive, count, type, op);
+    current_call_ = onebit_call(count, type, op, tag);
     ONEBIT_ASSIGN_OR_RETURN(Residual * residual, residuals_.get(tag, count, type, op));
     return onebit_all_reduce(send, receive, count, type, op, tag, parameters_, *residual);
   }));
@@ -163,9 +169,7 @@ Status Communicator::compressed_all_reduce(void* buffer, std::size_t count, Data
 Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                        ReduceOp op, std::string_view tag, const codec::Parameters& parameters,
                                        Residual& residual) {
-  const Peers peers = next_operation(
-      fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag),
-      count >= kPoolElements);
+  const Peers peers = next_operation(onebit_call(count, type, op, tag), count >= kPoolElements);
   const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, parameters.block, count, ranks()));
   const std::size_t depth = parameters.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
   OneBitStages stages({send, receive, count, type, op, parameters, codec_, &residual}, plan, rank_, ranks(),

@@ -65,17 +65,22 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   return made;
 }
 
+Status Communicator::check_settings(const Settings& settings) {
+  ONEBIT_RETURN_IF_ERROR(Rules::parse(settings.compress).status());
+  return codec::find_implementation(settings.codec_impl).status().with_context("ONEBIT_CODEC_IMPL");
+}
+
 Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
+  ONEBIT_RETURN_IF_ERROR(check_settings(settings_));
   ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
-  const auto codec = codec::find_implementation(settings_.codec_impl);
-  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
-  codec_ = *codec;
+  ONEBIT_ASSIGN_OR_RETURN(codec_, codec::find_implementation(settings_.codec_impl));
   const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous.local_ranks()));
   compute_threads_ = settings_.threads != 0 ? settings_.threads : std::clamp(share, 1U, 8U);
   const bootstrap::Key& key = rendezvous.job_key();
   const auto of_job =
       bootstrap::derive_key({reinterpret_cast<const char*>(key.data()), key.size()}, "job number");
   std::memcpy(&job_, of_job.data(), sizeof job_);
+  live_name_.emplace(name_, job_);
   ONEBIT_RETURN_IF_ERROR(compare_settings(rendezvous));
   return connect(rendezvous);
 }
@@ -124,16 +129,19 @@ Status Communicator::async_error() const {
   return status_;
 }
 
-void Communicator::abort() noexcept {
+void Communicator::abort() noexcept try {
   if (getpid() != process_) return;
   abort_requested_.store(true, std::memory_order_release);
   {
-    // Also when no call is in progress: the next one must fail. The endpoints are told when a call or the
-    // destructor runs.
     const std::lock_guard lock(status_mutex_);
     if (status_.ok()) status_ = Status(Code::kAborted, "aborted by this process (onebitCommAbort)");
   }
   if (context_ != nullptr) context_->wake();
+  // A call in progress tells the peers when it sees the request. Where there is none, this thread does.
+  if (in_call_.exchange(true, std::memory_order_acquire)) return;
+  static_cast<void>(break_with(async_error()));
+  in_call_.store(false, std::memory_order_release);
+} catch (...) {  // no memory for the words: the request stands
 }
 
 Peers Communicator::next_operation(std::string_view what, bool with_pool) {

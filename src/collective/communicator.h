@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "base/types.h"
 #include "bootstrap/rendezvous.h"
 #include "codec/codec.h"
+#include "collective/live_name.h"
 #include "collective/onebit_stages.h"
 #include "collective/operation.h"
 #include "collective/residual_store.h"
@@ -48,6 +50,8 @@ class Communicator {
   /// missing or whose settings differ.
   static Result<std::unique_ptr<Communicator>> create(std::unique_ptr<bootstrap::Rendezvous> rendezvous,
                                                       std::string name, const Settings& settings);
+  /// Ok when the settings whose values only this layer knows can be used on this machine.
+  static Status check_settings(const Settings& settings);
   /// Orderly: says goodbye to the peers, waiting a bounded time for pending bytes. In a forked child: frees
   /// memory only.
   ~Communicator();
@@ -169,6 +173,7 @@ class Communicator {
   std::uint32_t operation_ = 0;
   std::string current_call_;  // in words
   std::uint64_t job_ = 0;
+  std::optional<LiveName> live_name_;
   ResidualStore residuals_;
   OneBitBuffers onebit_buffers_;
   AlignedBuffer<std::byte> exact_slots_;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint32_t kFlowsForFewRanks = 2;
 constexpr std::size_t kFewRanks = 16;
+constexpr std::size_t kMostSettingsBytes = 60'000;
 constexpr auto kAcceptPoll = std::chrono::milliseconds(50);
 
 std::uint32_t flows_for(const Settings& settings, std::size_t ranks) {
@@ -19,7 +20,7 @@ std::uint32_t flows_for(const Settings& settings, std::size_t ranks) {
   return ranks <= kFewRanks ? kFlowsForFewRanks : 1;
 }
 
-/// The settings that must be equal on all ranks, as "NAME=VALUE" lines, the communicator's name first.
+/// The settings that must be equal on all ranks, as "NAME=VALUE", the communicator's name first.
 std::vector<std::string> common_settings(const std::string& name, const Settings& settings) {
   constexpr std::string_view kCommon[] = {"ONEBIT_COMPRESS", "ONEBIT_MIN_SIZE", "ONEBIT_BLOCK",
                                           "ONEBIT_SCALE",    "ONEBIT_CHUNK",    "ONEBIT_PIPELINE_DEPTH",
@@ -33,29 +34,40 @@ std::vector<std::string> common_settings(const std::string& name, const Settings
   return lines;
 }
 
-std::vector<std::string> split_lines(std::span<const std::byte> bytes) {
-  std::vector<std::string> lines(1);
+/// As one text and back; values may hold anything but zeros.
+std::string joined(const std::vector<std::string>& values) {
+  std::string text = values.front();
+  for (std::size_t i = 1; i < values.size(); ++i) (text += '\0') += values[i];
+  return text;
+}
+std::vector<std::string> separated(std::span<const std::byte> bytes) {
+  std::vector<std::string> values(1);
   for (const std::byte byte : bytes) {
-    if (byte == std::byte{'\n'}) {
-      lines.emplace_back();
+    if (byte == std::byte{0}) {
+      values.emplace_back();
     } else {
-      lines.back().push_back(static_cast<char>(byte));
+      values.back().push_back(static_cast<char>(byte));
     }
   }
-  return lines;
+  return values;
 }
 
 }  // namespace
 
 Status Communicator::compare_settings(bootstrap::Rendezvous& rendezvous) {
   const std::vector<std::string> mine = common_settings(name_, settings_);
-  std::string text = mine.front();
-  for (std::size_t i = 1; i < mine.size(); ++i) text.append("\n").append(mine[i]);
+  const std::string text = joined(mine);
+  if (text.size() > kMostSettingsBytes) {
+    return Status::error(Code::kInvalidArgument,
+                         "ONEBIT_COMPRESS and the communicator's name have {} bytes together with the other "
+                         "settings that ranks compare; at most {} are possible",
+                         text.size(), kMostSettingsBytes);
+  }
   ONEBIT_ASSIGN_OR_RETURN(const auto all, rendezvous.all_gather(std::as_bytes(std::span(text)),
                                                                 Deadline::after(settings_.init_timeout)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     where_.push_back(rendezvous.where(static_cast<int>(rank)));
-    const std::vector<std::string> theirs = split_lines(all[rank]);
+    const std::vector<std::string> theirs = separated(all[rank]);
     if (theirs == mine) continue;
     const auto [here, there] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
     return Status::error(Code::kInvalidUsage,

@@ -9,6 +9,13 @@ namespace onebit::collective {
 Status Communicator::save_residuals(const std::string& directory) {
   const CallGuard guard(*this, true);
   ONEBIT_RETURN_IF_ERROR(guard.status());
+  if (live_name_ && live_name_->is_shared()) {
+    return Status::error(
+        Code::kInvalidUsage,
+        "another communicator of this process is named '{}', too, and would save to the same "
+        "files: give each a name of its own (onebitConfig_t)",
+        name_);
+  }
   return collective::save_residuals(residuals_, name_, directory, {job_, operation_});
 }
 

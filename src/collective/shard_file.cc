@@ -9,16 +9,40 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <optional>
 
 namespace onebit::collective {
 namespace {
 
+/// A communicator's name may hold anything, a file name may not: such characters become %XX, so that
+/// different names stay different.
 std::string file_stem(std::string_view name) {
-  // A communicator's name may hold anything; a file name may not.
-  std::string stem(name);
-  std::replace_if(
-      stem.begin(), stem.end(), [](unsigned char c) { return c == '/' || c < ' '; }, '_');
+  std::string stem;
+  for (const char c : name) {
+    if (c == '/' || c == '%' || static_cast<unsigned char>(c) < ' ') {
+      stem += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    } else {
+      stem += c;
+    }
+  }
   return stem;
+}
+
+/// The W of "NAME.rank-R-of-W.EXTENSION"; 0 for other files.
+std::size_t ranks_of_file(std::string_view file, std::string_view prefix, std::string_view suffix) {
+  if (!file.starts_with(prefix) || !file.ends_with(suffix) || file.size() < prefix.size() + suffix.size())
+    return 0;
+  const std::string_view numbers = file.substr(prefix.size(), file.size() - prefix.size() - suffix.size());
+  const auto of = numbers.find("-of-");
+  if (of == std::string_view::npos) return 0;
+  const auto number = [](std::string_view text) {
+    std::size_t value = 0;
+    const auto [rest, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return failure == std::errc{} && rest == text.data() + text.size() ? std::optional(value) : std::nullopt;
+  };
+  const auto rank = number(numbers.substr(0, of));
+  const auto ranks = number(numbers.substr(of + 4));
+  return rank && ranks && *rank < *ranks ? *ranks : 0;
 }
 
 }  // namespace
@@ -121,15 +145,8 @@ Result<std::map<std::size_t, std::vector<std::string>>> saved_shards(const std::
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
-    const std::string file = at->path().filename().string();
-    const auto of = file.find("-of-", prefix.size());
-    if (file.compare(0, prefix.size(), prefix) != 0 || of == std::string::npos) continue;
-    std::size_t ranks = 0;
-    const char* const digits = file.data() + of + 4;
-    const auto [rest, failure] = std::from_chars(digits, file.data() + file.size(), ranks);
-    if (failure == std::errc{} && std::string_view(rest) == suffix && ranks != 0) {
-      found[ranks].push_back(at->path().string());
-    }
+    const std::size_t ranks = ranks_of_file(at->path().filename().string(), prefix, suffix);
+    if (ranks != 0) found[ranks].push_back(at->path().string());
   }
   if (error) return Status::system(error.value(), fmt::format("read directory {}", directory));
   return found;
@@ -140,7 +157,7 @@ Status write_shard(const std::string& directory, const std::string& path,
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Status::system(error.value(), fmt::format("make directory {}", directory));
-  const std::string unfinished = fmt::format("{}.{}.tmp", path, getpid());
+  const std::string unfinished = path + ".tmp";  // one that a crash has left is written over
   const auto write = [&]() -> Status {
     UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd) return Status::system(errno, "open");

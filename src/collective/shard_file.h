@@ -69,7 +69,7 @@ class ShardReader {
   RunningChecksum checksum_;
 };
 
-/// The file of `rank` in `directory`; characters of `name` that a file name cannot hold become '_'.
+/// The file of `rank` in `directory`; characters of `name` that a file name cannot hold become %XX.
 std::string shard_path(const std::string& directory, std::string_view name, std::string_view extension,
                        std::size_t rank, std::size_t ranks);
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/settings.h"
+#include "collective/communicator.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"Shows onebit's settings as the environment sets them, with where each value comes from."};
@@ -15,8 +16,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   const auto settings = onebit::Settings::from_environment();
-  if (!settings.ok()) {
-    fmt::print(stderr, "onebit_config: {}\n", settings.status().message());
+  const onebit::Status status =
+      settings.ok() ? onebit::collective::Communicator::check_settings(*settings) : settings.status();
+  if (!status.ok()) {
+    fmt::print(stderr, "onebit_config: {}\n", status.message());
     return 1;
   }
   std::fputs(onebit::print_settings(*settings).c_str(), stdout);

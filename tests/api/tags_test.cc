@@ -235,5 +235,42 @@ TEST_F(Tags, AnExplanationIsCutToItsRoom) {
   });
 }
 
+TEST_F(Tags, ACallThatWasRefusedDoesNotMoveItsScopeOn) {
+  run_ranks(2,
+            [](int, onebitComm_t comm) {
+              std::vector<float> x(10, 1.0F);
+              ASSERT_TRUE(succeeded(onebitScopeBegin("outer")));
+              EXPECT_EQ(onebitAllReduce(x.data(), x.data() + 1, 9, onebitFloat32, onebitSum, nullptr, comm,
+                                        nullptr),
+                        onebitInvalidArgument);
+              onebitComm_t aborted = nullptr;
+              onebitUniqueId id;
+              ASSERT_TRUE(succeeded(onebitGetUniqueId(&id)));
+              ASSERT_TRUE(succeeded(onebitCommInitRank(&aborted, 1, id, 0)));
+              ASSERT_TRUE(succeeded(onebitCommAbort(aborted)));
+              EXPECT_EQ(onebitAllReduce(x.data(), x.data(), 10, onebitFloat32, onebitSum, nullptr, aborted,
+                                        nullptr),
+                        onebitAborted);
+              EXPECT_TRUE(succeeded(onebitCommDestroy(aborted)));
+              EXPECT_THAT(decision(comm, nullptr, x.data()), HasSubstr("tag=outer'"));
+              reduce(comm, x.data());
+              EXPECT_THAT(decision(comm, nullptr, x.data()), HasSubstr("tag=outer#1"));
+              ASSERT_TRUE(succeeded(onebitScopeEnd()));
+            },
+            {kTell});
+}
+
+TEST_F(Tags, AnExplanationRefusesWhatTheCallRefuses) {
+  run_ranks(1, [](int, onebitComm_t comm) {
+    std::array<char, 256> text{};
+    const float x = 0;
+    const auto explain = [&](std::size_t count, const std::string& tag) {
+      return onebitExplain(&x, count, onebitFloat32, onebitSum, tag.c_str(), comm, text.data(), text.size());
+    };
+    EXPECT_EQ(explain(std::size_t{1} << 62, "g"), onebitInvalidArgument);
+    EXPECT_EQ(explain(1, std::string(300, 't')), onebitInvalidArgument);
+  });
+}
+
 }  // namespace
 }  // namespace onebit::testing

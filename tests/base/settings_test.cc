@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -108,6 +109,23 @@ TEST(Settings, ASecretComesFromAVariableOrAFileAndIsNeverShown) {
   EXPECT_THAT(print_settings(*both), AllOf(Not(HasSubstr("from the")), HasSubstr("ONEBIT_SECRET=(set)")));
   std::ofstream(path, std::ios::trunc).flush();
   EXPECT_FALSE(read({{"ONEBIT_SECRET_FILE", path}}).ok()) << "an empty file holds no secret";
+  EXPECT_FALSE(read({{"ONEBIT_SECRET_FILE", "/dev/zero"}}).ok()) << "it has no end";
+  const std::string fifo = path + ".fifo";
+  ASSERT_EQ(0, ::mkfifo(fifo.c_str(), 0600));
+  EXPECT_FALSE(read({{"ONEBIT_SECRET_FILE", fifo}}).ok()) << "it may block for ever";
+  ::unlink(fifo.c_str());
+  ::unlink(path.c_str());
+}
+
+TEST(Settings, ASecretOfTheLinesWinsOverTheEnvironments) {
+  const std::string path = ::testing::TempDir() + "onebit_secret_" + std::to_string(::getpid());
+  std::ofstream(path) << "from the file\n";
+  auto settings = read({{"ONEBIT_SECRET", "from the environment"}});
+  ASSERT_TRUE(settings.ok());
+  ASSERT_TRUE(apply_settings(*settings, "ONEBIT_SECRET_FILE=" + path).ok());
+  EXPECT_EQ("from the file", settings->secret);
+  ASSERT_TRUE(apply_settings(*settings, "ONEBIT_SECRET=a word\nONEBIT_SECRET_FILE=" + path).ok());
+  EXPECT_EQ("a word", settings->secret);
   ::unlink(path.c_str());
 }
 

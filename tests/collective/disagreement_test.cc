@@ -221,6 +221,19 @@ TEST(DifferingSettings, OfTheCommunicatorsNameAreNamedToo) {
   }
 }
 
+TEST(EqualSettings, MayHoldAnything) {
+  for (const Outcome& outcome :
+       run({"", ""}, [](int, onebitComm_t) { return onebitSuccess; }, {"two\nlines", "two\nlines"})) {
+    EXPECT_EQ(outcome.result, onebitSuccess) << outcome.message;
+  }
+  std::string rules = "ONEBIT_COMPRESS=";
+  while (rules.size() < 70'000) rules += "tag=some*;";
+  for (const Outcome& outcome : run({rules, rules}, [](int, onebitComm_t) { return onebitSuccess; })) {
+    EXPECT_EQ(outcome.result, onebitInvalidArgument);
+    EXPECT_THAT(outcome.message, HasSubstr("ONEBIT_COMPRESS"));
+  }
+}
+
 TEST(DifferingSettings, ThatAreARanksOwnAffairDoNotMatter) {
   const auto outcomes =
       run({"ONEBIT_THREADS=1\nONEBIT_CODEC_IMPL=scalar", "ONEBIT_THREADS=3\nONEBIT_TCP_SNDBUF=1M"},

@@ -326,5 +326,26 @@ TEST(Residuals, SavedAtDifferentMomentsOnDisksOfTheirOwnAreLoadedByNoRank) {
   expect_no_rank_loads(disk_of, "different moments");
 }
 
+TEST(Residuals, OfTwoCommunicatorsWithOneNameAreNotSavedOverEachOther) {
+  const TemporaryDirectory directory;
+  run_ranks(2, [&](int, onebitComm_t first) {
+    EXPECT_TRUE(succeeded(onebitResidualSave(first, directory.path().c_str())));
+    ASSERT_TRUE(succeeded(onebitBarrier(first)));
+    onebitComm_t second = nullptr;
+    onebitUniqueId id;
+    const onebitConfig_t config{sizeof(onebitConfig_t), "test", nullptr};
+    ASSERT_TRUE(succeeded(onebitGetUniqueId(&id)));
+    ASSERT_TRUE(succeeded(onebitCommInitRankConfig(&second, 1, id, 0, &config)));
+    for (onebitComm_t comm : {first, second}) {
+      EXPECT_EQ(onebitResidualSave(comm, directory.path().c_str()), onebitInvalidUsage);
+      EXPECT_THAT(onebitGetLastError(nullptr), ::testing::HasSubstr("named 'test'"));
+    }
+    ASSERT_TRUE(succeeded(onebitBarrier(first)));
+    EXPECT_TRUE(succeeded(onebitCommDestroy(second)));
+    ASSERT_TRUE(succeeded(onebitBarrier(first)));
+    EXPECT_TRUE(succeeded(onebitResidualSave(first, directory.path().c_str())));
+  });
+}
+
 }  // namespace
 }  // namespace onebit::testing

@@ -319,6 +319,31 @@ TEST(Saving, UnderANameThatIsNoFileNameWorks) {
   EXPECT_EQ(files_in(directory.path()), 1U);
 }
 
+TEST(Saving, UnderNamesThatLookAlikeKeepsThemApart) {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> names{"dp/0", "dp_0",      "dp%2F0",
+                                       "dp",   "dp.rank-0", "dp.rank-0-of-1.residuals"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    ResidualStore store(0, 1);
+    fill(store, "t", i + 1, ReduceOp::kSum);
+    ASSERT_TRUE(save_residuals(store, names[i], directory.path(), kMoment).ok()) << names[i];
+  }
+  EXPECT_EQ(files_in(directory.path()), names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    ResidualStore store(0, 1);
+    const Status status = load_residuals(store, names[i], directory.path()).status();
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(store.entries().at("t").count, i + 1) << names[i];
+  }
+}
+
+TEST(Saving, WritesOverWhatACrashHasLeft) {
+  const TemporaryDirectory directory;
+  write_bytes(directory.path() + "/dp.rank-0-of-1.residuals.tmp", "half a file");
+  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path(), kMoment).ok());
+  EXPECT_EQ(files_in(directory.path()), 1U);
+}
+
 TEST(Saving, ResidualsThatAFailedCallHasSpoiltIsLeftOut) {
   const TemporaryDirectory directory;
   ResidualStore store = filled(0, 1);

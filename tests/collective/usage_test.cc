@@ -18,6 +18,7 @@
 namespace onebit::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -171,6 +172,33 @@ TEST(Abort, BetweenCallsFailsTheNextOneAndTellsThePeersAtTheEndAtTheLatest) {
     EXPECT_NE(onebitBarrier(comm), onebitSuccess);
     EXPECT_THAT(onebitGetLastError(comm), HasSubstr("rank 0"));
     EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
+  });
+}
+
+TEST(Abort, OutsideACallTellsThePeersThatWaitAtOnce) {
+  std::atomic<bool> told{false};
+  run_ranks(2, [&](int rank, onebitComm_t comm) {
+    EXPECT_TRUE(succeeded(onebitBarrier(comm)));
+    if (rank == 0) {
+      EXPECT_TRUE(succeeded(onebitCommAbort(comm)));
+      const auto patience = Clock::now() + std::chrono::seconds(15);  // before it destroys
+      while (!told && Clock::now() < patience) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(told);
+      return;
+    }
+    EXPECT_EQ(onebitBarrier(comm), onebitRemoteError);
+    EXPECT_THAT(onebitGetLastError(nullptr), AllOf(HasSubstr("rank 0"), HasSubstr("onebitCommAbort")));
+    told = true;
+  });
+}
+
+TEST(LastError, OfACommunicatorIsItsOwn) {
+  run_ranks(1, [&](int, onebitComm_t broken) {
+    run_ranks(1, [&](int, onebitComm_t healthy) {
+      EXPECT_TRUE(succeeded(onebitCommAbort(broken)));
+      EXPECT_THAT(onebitGetLastError(broken), HasSubstr("onebitCommAbort"));
+      EXPECT_STREQ(onebitGetLastError(healthy), "");
+    });
   });
 }
 

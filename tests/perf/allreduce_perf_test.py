@@ -157,6 +157,14 @@ class Output(unittest.TestCase):
         self.assertIn("ONEBIT_SCALE=mean  # ONEBIT_SCALE", done.stdout)
 
 
+    def test_a_table_that_cannot_be_written_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, "-R", "1", "-b", "1K", "-e", "1K", "-n", "1"], stdout=full, stderr=subprocess.PIPE, text=True,
+                                  timeout=PATIENCE)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("could not be written", done.stderr)
+
+
 class BadArguments(unittest.TestCase):
     def check(self, wanted, *arguments, **environment):
         done = run(*arguments, **environment)
@@ -230,6 +238,32 @@ class Processes(unittest.TestCase):
         self.process.kill()
         self.process.communicate(timeout=PATIENCE)
         self.check_nothing_is_left(ranks)
+
+    def test_whoever_starts_it_may_ignore_the_ends_of_children_and_hangups(self):
+        done = subprocess.run([PROGRAM, "-R", "2", "-b", "1K", "-e", "1K", "-n", "2"], capture_output=True, text=True, timeout=PATIENCE,
+                              preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        under_nohup = subprocess.Popen([PROGRAM, "-R", "2", "-b", "4M", "-e", "4M", "-n", "300", "-M", "exact", "-c", "0"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        while len(children(under_nohup.pid)) < 2:
+            time.sleep(0.01)
+        under_nohup.send_signal(signal.SIGHUP)
+        _, errors = under_nohup.communicate(timeout=PATIENCE)
+        self.assertEqual(under_nohup.returncode, 0, errors)
+
+    def test_an_interrupted_run_leaves_no_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "results.json")
+            with open(path, "w") as file:
+                file.write('{"of": "another run"}')
+            process = subprocess.Popen([PROGRAM, "-R", "2", "-b", "1M", "-e", "1M", "-N", "0", "-J", path],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while len(children(process.pid)) < 2:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE)
+            self.assertEqual(os.listdir(folder), [])
 
     def test_a_launcher_may_start_the_ranks(self):
         port = subprocess.run([sys.executable, "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); "
