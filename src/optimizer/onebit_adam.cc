@@ -23,10 +23,7 @@ Status OneBitAdam::advance() {
 }
 
 Status OneBitAdam::freeze() {
-  ONEBIT_RETURN_IF_ERROR(check_freeze(core_, stage_));
-  stage_ = Stage::kCompressed;
-  core_.mask_zero_variance();
-  return Status();
+  return enter_compressed_stage();
 }
 
 void OneBitAdam::visit_numbers(const NumberVisitor& visit) {

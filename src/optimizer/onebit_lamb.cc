@@ -77,11 +77,9 @@ Status OneBitLamb::advance() {
 }
 
 Status OneBitLamb::freeze() {
-  ONEBIT_RETURN_IF_ERROR(check_freeze(core_, stage_));
-  stage_ = Stage::kCompressed;
+  ONEBIT_RETURN_IF_ERROR(enter_compressed_stage());
   std::copy(core_.v().data(), core_.v().data() + core_.v().size(), fresh_.data());
   choose_scales();
-  core_.mask_zero_variance();
   return Status();
 }
 
