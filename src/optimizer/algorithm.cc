@@ -1,5 +1,6 @@
 #include "optimizer/algorithm.h"
 
+#include "base/log.h"
 #include "optimizer/adam.h"
 #include "optimizer/lamb.h"
 #include "optimizer/onebit_adam.h"
@@ -16,6 +17,26 @@ void Algorithm::gather_gradients() {
   core_.reset_scalars(1);
   core_.run(Pass::kGather);
   core_.pad_with_zeros();
+}
+
+Status Algorithm::enter_compressed_stage() {
+  const std::string& name = core_.options().name;
+  const std::int64_t steps = core_.step - (core_.compat() ? 1 : 0);
+  if (stage_ != Stage::kWarmUp) {
+    return Status::error(Code::kInvalidUsage, "optimizer '{}' is in its compressed stage already", name);
+  }
+  if (steps < 1) {
+    return Status::error(Code::kInvalidUsage,
+                         "optimizer '{}' has taken no step: without one there is no variance to freeze",
+                         name);
+  }
+  stage_ = Stage::kCompressed;
+  if (core_.exchange().rank() == 0) {
+    log(LogLevel::kInfo, "optimizer '{}': the variance is frozen after {} steps, the next ones go in 1 bit",
+        name, steps);
+  }
+  core_.mask_zero_variance();
+  return Status();
 }
 
 void Algorithm::visit_numbers(const NumberVisitor& visit) {

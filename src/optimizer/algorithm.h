@@ -70,6 +70,8 @@ class Algorithm {
  protected:
   /// Warm-up's steps and those of the plain optimizers: the exact mean of gradients.
   void gather_gradients();
+  /// Freezes the variance: the transition, its log line, and the mask. kInvalidUsage where it is not legal.
+  Status enter_compressed_stage();
 
   Core& core_;
   Stage stage_ = Stage::kWarmUp;

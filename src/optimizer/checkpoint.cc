@@ -36,9 +36,9 @@ struct FileHeader {
   std::uint8_t whole;  // shared arrays are whole, not a shard
   std::uint8_t reserved;
   collective::SaveStamp stamp;  // its call is the step
-  std::uint64_t elements;  // of all tensors, without padding
-  std::uint64_t text;      // bytes of the tensors' description
-  std::uint32_t numbers;   // fp64
+  std::uint64_t elements;       // of all tensors, without padding
+  std::uint64_t text;           // bytes of the tensors' description
+  std::uint32_t numbers;        // fp64
   std::uint32_t arrays;
   std::uint32_t own_arrays;  // a bit for each array: not shared
   std::uint32_t residuals;
@@ -139,8 +139,8 @@ struct Checkpoint::File {
     return PartitionPlan(header.elements, header.ranks, 1).partition(from);
   }
   bool same_moment(const File& other) const {
-    return header.stamp.moment == other.header.stamp.moment &&
-           header.own_arrays == other.header.own_arrays && numbers.size() == other.numbers.size() &&
+    return header.stamp.moment == other.header.stamp.moment && header.own_arrays == other.header.own_arrays &&
+           numbers.size() == other.numbers.size() &&
            std::memcmp(numbers.data(), other.numbers.data(), numbers.size() * sizeof(double)) == 0;
   }
 };
@@ -219,9 +219,8 @@ Status Checkpoint::save(const std::string& directory) {
 Status Checkpoint::load(const std::string& directory) {
   Core& core = *optimizer_.core_;
   const std::string& name = core.options().name;
-  ONEBIT_ASSIGN_OR_RETURN(
-      const auto newest,
-      collective::newest_shards(directory, name, kExtension, "state of an optimizer", read_stamp));
+  ONEBIT_ASSIGN_OR_RETURN(const auto newest, collective::newest_shards(directory, name, kExtension,
+                                                                       "state of an optimizer", read_stamp));
   const std::size_t old_ranks = newest.first;
   const std::size_t ranks = core.exchange().ranks();
   Loaded loaded;
@@ -312,12 +311,10 @@ Status Checkpoint::choose(std::vector<File>& files) const {
   if (latest == nullptr) {
     if (missing != nullptr)
       return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
-    return Status::error(Code::kDataError,
-                         "{}: it is of another moment than that of rank 0 (steps {} and {}{})", other->path,
-                         other->numbers[0], files[0].numbers[0],
-                         other->header.stamp.moment.job == files[0].header.stamp.moment.job
-                             ? ""
-                             : ", of different jobs");
+    return Status::error(
+        Code::kDataError, "{}: it is of another moment than that of rank 0 (steps {} and {}{})", other->path,
+        other->numbers[0], files[0].numbers[0],
+        other->header.stamp.moment.job == files[0].header.stamp.moment.job ? "" : ", of different jobs");
   }
   for (File& file : files) {
     if (file.reader && file.same_moment(*latest)) continue;

@@ -14,6 +14,7 @@ void OneBitAdam::finish(double gradient_scale) {
   core_.swap_momentum();
   if (core_.compat()) core_.apply_masks(&Arrays::m);
   core_.reset_scalars(1);
+  core_.bound_moves();
   core_.run(Pass::kApply);
 }
 
@@ -22,10 +23,7 @@ Status OneBitAdam::advance() {
 }
 
 Status OneBitAdam::freeze() {
-  ONEBIT_RETURN_IF_ERROR(check_freeze(core_, stage_));
-  stage_ = Stage::kCompressed;
-  core_.mask_zero_variance();
-  return Status();
+  return enter_compressed_stage();
 }
 
 void OneBitAdam::visit_numbers(const NumberVisitor& visit) {

@@ -46,6 +46,7 @@ void OneBitLamb::finish(double gradient_scale) {
   core_.swap_momentum();
   if (core_.compat()) core_.apply_masks(&Arrays::m);
   core_.reset_scalars(1);
+  core_.bound_moves();
   for (std::size_t i = 0; i < core_.tensors(); ++i) {
     Scalars& scalars = core_.job(i).scalars;
     scalars.previous_factor = static_cast<float>(1 / numbers_[i].stored_scale);
@@ -76,11 +77,9 @@ Status OneBitLamb::advance() {
 }
 
 Status OneBitLamb::freeze() {
-  ONEBIT_RETURN_IF_ERROR(check_freeze(core_, stage_));
-  stage_ = Stage::kCompressed;
+  ONEBIT_RETURN_IF_ERROR(enter_compressed_stage());
   std::copy(core_.v().data(), core_.v().data() + core_.v().size(), fresh_.data());
   choose_scales();
-  core_.mask_zero_variance();
   return Status();
 }
 

@@ -58,17 +58,4 @@ void VarianceMonitor::visit_numbers(const Algorithm::NumberVisitor& visit) {
   }
 }
 
-Status check_freeze(const Core& core, Stage stage) {
-  if (stage != Stage::kWarmUp) {
-    return Status::error(Code::kInvalidUsage, "optimizer '{}' is in its compressed stage already",
-                         core.options().name);
-  }
-  if (core.step < 1) {
-    return Status::error(Code::kInvalidUsage,
-                         "optimizer '{}' has taken no step: without one there is no variance to freeze",
-                         core.options().name);
-  }
-  return Status();
-}
-
 }  // namespace onebit::optimizer

@@ -38,7 +38,4 @@ class VarianceMonitor {
   std::int64_t taken_ = 0;
 };
 
-/// Ok when a freeze from `stage` is a legal transition.
-Status check_freeze(const Core& core, Stage stage);
-
 }  // namespace onebit::optimizer

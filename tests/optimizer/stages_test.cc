@@ -45,9 +45,17 @@ TEST(WarmUp, HasFreezeStepSteps) {
 
 TEST(WarmUp, EndsEarlyWhenAskedButNotBeforeAStepNorTwice) {
   for (const Kind kind : {Kind::kOneBitLamb, Kind::kOneBitAdam}) {
+    for (const bool original : {false, true}) {
+      Options options = short_options(kind);
+      options.deepspeed_compat = original;
+      ASSERT_TRUE(ok(on_one_rank([&](Communicator& communicator) -> Status {
+        Worker worker(options, {10}, communicator);
+        EXPECT_EQ(worker->freeze().code(), Code::kInvalidUsage);
+        return worker.step(1);
+      })));
+    }
     ASSERT_TRUE(ok(run_local_ranks(2, "", [&](int, Communicator& communicator) -> Status {
       Worker worker(short_options(kind), {10, 20}, communicator);
-      EXPECT_EQ(worker->freeze().code(), Code::kInvalidUsage);
       ONEBIT_RETURN_IF_ERROR(worker.step(1));
       ONEBIT_RETURN_IF_ERROR(worker->freeze());
       EXPECT_EQ(worker->stage(), Stage::kCompressed);
