@@ -151,7 +151,7 @@ void Block::finish_thread(Fiber& self) {
   Warp& warp = warps_[self.warp()];
   warp.live &= ~self.lane_bit();
   // Those who waited for this lane alone go on.
-  for (std::size_t i = warp.meetings.size(); i-- > 0;) {
+  for (std::size_t i = warp.meeting_count; i-- > 0;) {
     if (complete(self.warp(), i)) finish_meeting(self.warp(), i, nullptr);
   }
   if (live_ > 0 && waiting_in_barrier_ == live_) finish_barrier(nullptr);
@@ -187,7 +187,7 @@ void Block::run(uint3 index) {
   for (unsigned warp = 0; warp * kWarpLanes < threads_; ++warp) {
     const unsigned lanes = std::min(kWarpLanes, threads_ - warp * kWarpLanes);
     warps_[warp].live = lanes == kWarpLanes ? ~0U : (1U << lanes) - 1;
-    warps_[warp].meetings.clear();
+    warps_[warp].meeting_count = 0;
   }
   for (unsigned i = 0; i < threads_; ++i) {
     fibers_[i].state = Fiber::State::kReady;

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <vector>
 
 #include "cuda_cpu/device/threads.h"
 #include "cuda_cpu/engine/grid.h"
@@ -54,8 +53,9 @@ struct Meeting {
 };
 
 struct Warp {
-  std::uint32_t live = 0;         ///< lanes that have not returned
-  std::vector<Meeting> meetings;  ///< of disjoint masks
+  std::uint32_t live = 0;                    ///< lanes that have not returned
+  std::array<Meeting, kWarpLanes> meetings;  ///< of disjoint masks; the first `meeting_count`
+  std::size_t meeting_count = 0;
   std::array<char, 64>
       edges{};  ///< taken in turn, so that a meeting shares none with those that its lanes come from
   unsigned next_edge = 0;

@@ -14,6 +14,8 @@ __attribute__((weak)) void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 __attribute__((weak)) void __tsan_set_fiber_name(void* fiber, const char* name);
 __attribute__((weak)) void __tsan_acquire(void* address);
 __attribute__((weak)) void __tsan_release(void* address);
+__attribute__((weak)) void AnnotateIgnoreWritesBegin(const char* file, int line);
+__attribute__((weak)) void AnnotateIgnoreWritesEnd(const char* file, int line);
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** save, const void* bottom, std::size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* saved, const void** bottom,
                                                            std::size_t* size);
@@ -28,6 +30,21 @@ inline void release(void* address) {
 inline void acquire(void* address) {
   if (__tsan_acquire != nullptr) __tsan_acquire(address);
 }
+/// While one exists, the thread sanitizer takes no note of what the calling thread allocates, frees, reads
+/// and writes: for the stand-in's own objects, which its locks protect without the sanitizer's knowledge.
+/// Acquire and release still count.
+class Unobserved {
+ public:
+  Unobserved() {
+    if (AnnotateIgnoreWritesBegin != nullptr) AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Unobserved() {
+    if (AnnotateIgnoreWritesEnd != nullptr) AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+};
+
 inline bool under_thread_sanitizer() {
   return __tsan_create_fiber != nullptr;
 }

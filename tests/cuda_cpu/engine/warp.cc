@@ -78,12 +78,13 @@ std::uint64_t Block::warp_operation(Fiber& self, WarpOperation operation, std::u
   if ((mask & self.lane_bit()) == 0) give_up("a warp operation whose mask lacks the calling lane");
   Warp& warp = warps_[self.warp()];
   std::size_t at = 0;
-  while (at < warp.meetings.size() && warp.meetings[at].mask != mask) ++at;
-  if (at == warp.meetings.size()) {
-    for (const Meeting& other : warp.meetings) {
-      if ((other.mask & mask) != 0) give_up("warp operations of overlapping masks met");
+  while (at < warp.meeting_count && warp.meetings[at].mask != mask) ++at;
+  if (at == warp.meeting_count) {
+    for (std::size_t i = 0; i < at; ++i) {
+      if ((warp.meetings[i].mask & mask) != 0) give_up("warp operations of overlapping masks met");
     }
-    warp.meetings.push_back({mask, 0, operation, &warp.edges[warp.next_edge++ % warp.edges.size()]});
+    warp.meetings[warp.meeting_count++] = {mask, 0, operation,
+                                           &warp.edges[warp.next_edge++ % warp.edges.size()]};
   }
   Meeting& meeting = warp.meetings[at];
   if (meeting.operation != operation) give_up("different warp operations met");
@@ -106,10 +107,8 @@ bool Block::complete(unsigned warp, std::size_t meeting) const {
 }
 
 void Block::finish_meeting(unsigned warp, std::size_t at, const Fiber* self) {
-  std::vector<Meeting>& meetings = warps_[warp].meetings;
-  const Meeting meeting = meetings[at];
-  meetings[at] = meetings.back();
-  meetings.pop_back();
+  const Meeting meeting = warps_[warp].meetings[at];
+  warps_[warp].meetings[at] = warps_[warp].meetings[--warps_[warp].meeting_count];
   Fiber* const lanes = &fibers_[warp * kWarpLanes];
   const std::uint32_t present = meeting.mask & warps_[warp].live;
 

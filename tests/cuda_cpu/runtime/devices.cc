@@ -36,6 +36,7 @@ bool is_blocking(const Stream& stream) {
 cudaError_t enqueue_bare(const StreamPointer& stream, Work work, OperationPointer* operation) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (thread_state().in_host_function) return cudaErrorNotPermitted;
+  const Unobserved quiet;
   if (const auto capture = stream->capture()) return capture->add(stream, std::move(work));
   const std::vector<StreamPointer> before = Devices::instance().ordered_before(*stream);
   for (const StreamPointer& other : before) {
@@ -72,6 +73,7 @@ Devices& Devices::instance() {
 }
 
 StreamPointer Devices::start(int device, unsigned flags) {
+  const Unobserved quiet;
   StreamPointer stream = Stream::start(device, flags, false);
   const std::lock_guard lock(mutex_);
   devices_[static_cast<std::size_t>(device)].streams.insert(stream);
@@ -79,13 +81,16 @@ StreamPointer Devices::start(int device, unsigned flags) {
 }
 
 void Devices::retire(const StreamPointer& stream) {
+  const Unobserved quiet;
   stream->retire([this, raw = stream.get()] {
+    const Unobserved erasing;
     const std::lock_guard lock(mutex_);
     devices_[static_cast<std::size_t>(raw->device())].streams.erase(raw->shared_from_this());
   });
 }
 
 StreamPointer Devices::create(int device, unsigned flags) {
+  const Unobserved quiet;
   StreamPointer stream = start(device, flags);
   const std::lock_guard lock(mutex_);
   by_handle_[reinterpret_cast<cudaStream_t>(stream.get())] = stream;
@@ -93,6 +98,7 @@ StreamPointer Devices::create(int device, unsigned flags) {
 }
 
 cudaError_t Devices::destroy(cudaStream_t handle) {
+  const Unobserved quiet;
   StreamPointer stream;
   {
     const std::lock_guard lock(mutex_);

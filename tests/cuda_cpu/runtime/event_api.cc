@@ -24,6 +24,7 @@ double now() {
 extern "C" {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  const Unobserved quiet;
   constexpr unsigned kKnown = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
   if (event == nullptr || (flags & ~kKnown) != 0) return report(cudaErrorInvalidValue);
   *event = reinterpret_cast<cudaEvent_t>(new Event(flags, thread_state().device));
@@ -33,12 +34,14 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const Unobserved quiet;
   if (event == nullptr) return report(cudaErrorInvalidResourceHandle);
   delete event_of(event);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned) {
+  const Unobserved quiet;
   const StreamPointer stream = Devices::instance().stream(handle);
   if (event == nullptr || stream == nullptr) return report(cudaErrorInvalidResourceHandle);
   if (event_of(event)->device() != stream->device()) return report(cudaErrorInvalidResourceHandle);
@@ -58,6 +61,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  const Unobserved quiet;
   const StreamPointer stream = Devices::instance().stream(handle);
   if (event == nullptr || stream == nullptr) return report(cudaErrorInvalidResourceHandle);
   const auto recording = event_of(event)->recording();
@@ -74,6 +78,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const Unobserved quiet;
   if (event == nullptr) return report(cudaErrorInvalidResourceHandle);
   if (thread_state().in_host_function) return report(cudaErrorNotPermitted);
   const auto recording = event_of(event)->recording();
@@ -83,6 +88,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Unobserved quiet;
   if (event == nullptr) return report(cudaErrorInvalidResourceHandle);
   const auto recording = event_of(event)->recording();
   if (recording == nullptr) return cudaSuccess;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cuda_cpu/engine/options.h"
+#include "cuda_cpu/engine/sanitizers.h"
 
 namespace onebit::cuda_cpu {
 
@@ -17,6 +18,7 @@ KernelTable& KernelTable::instance() {
 }
 
 void KernelTable::add(const void* function, const KernelSignature* signature) {
+  const Unobserved quiet;
   {
     const std::lock_guard lock(mutex_);
     if (by_address_.count(function) > 0) return;
@@ -55,6 +57,7 @@ Kernel* KernelTable::find(const void* address) {
     if (found->second.signature != nullptr) return &found->second;
   }
   load_libraries();  // their constructors call add
+  const Unobserved quiet;
   const std::lock_guard lock(mutex_);
   Kernel& stub = by_address_[address];
   if (const auto found = by_name_.find(comparable_name(stub.name)); found != by_name_.end()) {

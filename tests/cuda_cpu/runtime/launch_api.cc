@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_cpu/engine/grid.h"
+#include "cuda_cpu/engine/sanitizers.h"
 #include "cuda_cpu/runtime/devices.h"
 #include "cuda_cpu/runtime/kernel_table.h"
 #include "cuda_cpu/runtime/thread_state.h"
@@ -59,6 +60,7 @@ cudaError_t launch(const void* address, dim3 grid, dim3 block, void* const* argu
   if (!valid_shape(grid, block, shared_bytes, *kernel)) return cudaErrorInvalidConfiguration;
   const StreamPointer stream = Devices::instance().stream(handle);
   if (stream == nullptr || stream->device() != thread_state().device) return cudaErrorInvalidResourceHandle;
+  const Unobserved quiet;
   auto copied = std::make_shared<const Arguments>(*kernel->signature, arguments);
   return enqueue(stream, [kernel, grid, block, shared_bytes, copied = std::move(copied)] {
     run_grid({kernel->signature, kernel->function, copied->addresses(), grid, block, shared_bytes,

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "cuda_cpu/engine/options.h"
+#include "cuda_cpu/engine/sanitizers.h"
 
 namespace onebit::cuda_cpu {
 namespace {
@@ -50,6 +51,7 @@ cudaError_t MemoryTable::allocate(void** pointer, std::size_t bytes, cudaMemoryT
   std::memset(memory, kPoison, bytes);
   if (allocation.mapped > 0 && running_ == 0) ::mprotect(memory, allocation.mapped, PROT_NONE);
   if (type == cudaMemoryTypeDevice) used += bytes;
+  const Unobserved quiet;
   allocation.base = reinterpret_cast<std::uintptr_t>(memory);
   allocations_[allocation.base] = allocation;
   *pointer = memory;
@@ -60,6 +62,7 @@ cudaError_t MemoryTable::release(void* pointer, cudaMemoryType type) {
   if (pointer == nullptr) return cudaSuccess;
   Allocation allocation;
   {
+    const Unobserved quiet;
     const std::lock_guard lock(mutex_);
     const auto found = allocations_.find(reinterpret_cast<std::uintptr_t>(pointer));
     if (found == allocations_.end() || found->second.registered) return cudaErrorInvalidValue;
@@ -80,6 +83,7 @@ cudaError_t MemoryTable::release(void* pointer, cudaMemoryType type) {
 
 cudaError_t MemoryTable::register_host(void* pointer, std::size_t bytes, int device) {
   if (pointer == nullptr || bytes == 0) return cudaErrorInvalidValue;
+  const Unobserved quiet;
   const std::lock_guard lock(mutex_);
   if (locate(pointer) != allocations_.end()) return cudaErrorHostMemoryAlreadyRegistered;
   const auto base = reinterpret_cast<std::uintptr_t>(pointer);
@@ -88,6 +92,7 @@ cudaError_t MemoryTable::register_host(void* pointer, std::size_t bytes, int dev
 }
 
 cudaError_t MemoryTable::unregister_host(void* pointer) {
+  const Unobserved quiet;
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(reinterpret_cast<std::uintptr_t>(pointer));
   if (found == allocations_.end() || !found->second.registered) return cudaErrorHostMemoryNotRegistered;

@@ -14,6 +14,7 @@
 namespace onebit::cuda_cpu {
 
 std::shared_ptr<Stream> Stream::start(int device, unsigned flags, bool legacy) {
+  const Unobserved quiet;
   const std::shared_ptr<Stream> stream(new Stream(device, flags, legacy));
   // The program's signals are not for the workers: they inherit a mask that blocks all.
   sigset_t all;
@@ -26,6 +27,7 @@ std::shared_ptr<Stream> Stream::start(int device, unsigned flags, bool legacy) {
 }
 
 OperationPointer Stream::append(Work work) {
+  const Unobserved quiet;
   auto operation = std::make_shared<Operation>();
   operation->work = std::move(work);
   release(&operation->before);
@@ -50,6 +52,7 @@ void Stream::wait(const OperationPointer& operation) {
 }
 
 void Stream::retire(Work after_last) {
+  const Unobserved quiet;
   {
     const std::lock_guard lock(mutex_);
     retired_ = true;
@@ -64,31 +67,41 @@ std::shared_ptr<Capture> Stream::capture() {
 }
 
 void Stream::set_capture(std::shared_ptr<Capture> capture) {
+  const Unobserved quiet;
   const std::lock_guard lock(mutex_);
   capture_ = std::move(capture);
 }
 
+OperationPointer Stream::next() {
+  const Unobserved quiet;
+  OperationPointer operation;
+  gate_.wait([&] {
+    const std::lock_guard lock(mutex_);
+    if (queue_.empty()) return retired_;
+    operation = std::move(queue_.front());
+    queue_.pop_front();
+    return true;
+  });
+  return operation;
+}
+
+void Stream::finish(OperationPointer operation) {
+  const Unobserved quiet;
+  operation->work = nullptr;  // what it holds goes before the host sees it done
+  release(&operation->after);
+  operation->done = true;
+  gate_.notify();
+}
+
 void Stream::run() {
   thread_state().device = device_;
-  for (;;) {
-    OperationPointer operation;
-    gate_.wait([&] {
-      const std::lock_guard lock(mutex_);
-      if (queue_.empty()) return retired_;
-      operation = std::move(queue_.front());
-      queue_.pop_front();
-      return true;
-    });
-    if (operation == nullptr) break;
+  while (OperationPointer operation = next()) {
     if (runtime_options().delay_us > 0) ::usleep(runtime_options().delay_us);
     acquire(&operation->before);
     operation->work();
-    operation->work = nullptr;  // what it holds goes before the host sees it done
-    release(&operation->after);
-    operation->done = true;
-    gate_.notify();
+    finish(std::move(operation));
   }
-  if (after_last_ != nullptr) after_last_();
+  after_last_();
 }
 
 }  // namespace onebit::cuda_cpu

@@ -52,6 +52,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   Stream(int device, unsigned flags, bool legacy) : device_(device), flags_(flags), legacy_(legacy) {}
   void run();
+  /// The worker's next operation, null when it may end.
+  OperationPointer next();
+  void finish(OperationPointer operation);
 
   const int device_;
   const unsigned flags_;

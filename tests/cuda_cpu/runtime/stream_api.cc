@@ -47,6 +47,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return report(synchronize(stream_of(handle)));
 }
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  const Unobserved quiet;
   const StreamPointer stream = stream_of(handle);
   if (stream == nullptr) return report(cudaErrorInvalidResourceHandle);
   if (const auto capture = stream->capture()) {
@@ -92,11 +93,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  const Unobserved quiet;
   const StreamPointer stream = stream_of(handle);
   if (stream == nullptr) return report(cudaErrorInvalidResourceHandle);
   return report(Capture::begin(stream, mode));
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  const Unobserved quiet;
   const StreamPointer stream = stream_of(handle);
   if (stream == nullptr || graph == nullptr) return report(cudaErrorInvalidValue);
   *graph = nullptr;
@@ -121,6 +124,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  const Unobserved quiet;
   *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
   return cudaSuccess;
 }
@@ -130,10 +134,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   }));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  const Unobserved quiet;
   delete reinterpret_cast<Graph*>(graph);
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const Unobserved quiet;
   delete reinterpret_cast<Graph*>(executable);
   return cudaSuccess;
 }

@@ -6,7 +6,7 @@ real=$1
 shift
 have=$(mktemp)
 trap 'rm -f "$have"' EXIT
-nm "$@" | awk '$2 == "T" {print $3}' | sort -u >"$have"
+nm "$@" | awk '$2 ~ /[TW]/ {print $3}' | sort -u >"$have"
 cat <<'END'
 // Made by make_stubs.sh: what the stand-in does not implement.
 #include <cstdio>
@@ -17,4 +17,4 @@ cat <<'END'
 }
 END
 nm -D --defined-only "$real" | awk '$2 ~ /[TW]/ {sub(/@.*/, "", $3); print $3}' | sort -u | comm -23 - "$have" |
-  grep -E '^(cuda|__cuda|nccl)' | sed 's/.*/extern "C" [[noreturn]] void &();\nextern "C" void &() { missing("&"); }/'
+  grep -E '^(cuda|__cuda|p?nccl)' | sed 's/.*/extern "C" [[noreturn]] void &();\nextern "C" void &() { missing("&"); }/'
