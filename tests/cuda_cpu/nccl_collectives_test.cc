@@ -1,4 +1,5 @@
-// The stand-in for NCCL: each operation gives what NCCL's gives, for all types, in place and out of place, any number of ranks.
+// The stand-in for NCCL: each operation gives what NCCL's gives, for all types, in place and out of place,
+// any number of ranks.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ class Buffer {
  public:
   Buffer(const NcclRank& rank, std::vector<T> values) : rank_(rank), count_(values.size()) {
     EXPECT_CUDA(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<std::size_t>(1, count_) * sizeof(T)));
-    EXPECT_CUDA(cudaMemcpyAsync(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice, rank.stream));
+    EXPECT_CUDA(
+        cudaMemcpyAsync(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice, rank.stream));
   }
   Buffer(const NcclRank& rank, std::size_t count) : Buffer(rank, std::vector<T>(count, T(-77.0F))) {}
   ~Buffer() { EXPECT_CUDA(cudaFree(data_)); }
@@ -28,10 +30,12 @@ class Buffer {
   T* data() const { return data_; }
   std::vector<float> read() const {
     std::vector<T> values(count_, T(0.0F));
-    EXPECT_CUDA(cudaMemcpyAsync(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost, rank_.stream));
+    EXPECT_CUDA(
+        cudaMemcpyAsync(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost, rank_.stream));
     EXPECT_CUDA(cudaStreamSynchronize(rank_.stream));
     std::vector<float> result(count_);
-    std::transform(values.begin(), values.end(), result.begin(), [](T value) { return static_cast<float>(value); });
+    std::transform(values.begin(), values.end(), result.begin(),
+                   [](T value) { return static_cast<float>(value); });
     return result;
   }
 
@@ -42,7 +46,9 @@ class Buffer {
 };
 
 /// What rank `rank` gives at element i: small whole numbers, whose sums and products are exact in every type.
-float given(int rank, std::size_t i) { return static_cast<float>((i * 3 + static_cast<std::size_t>(rank)) % 3 + 1); }
+float given(int rank, std::size_t i) {
+  return static_cast<float>((i * 3 + static_cast<std::size_t>(rank)) % 3 + 1);
+}
 
 float expected(ncclRedOp_t op, int ranks, std::size_t i) {
   float result = given(0, i);
@@ -64,7 +70,8 @@ std::vector<T> gift(int rank, std::size_t count) {
 }
 
 template <typename T>
-void check_allreduce(const NcclRank& here, ncclDataType_t type, ncclRedOp_t op, std::size_t count, bool in_place) {
+void check_allreduce(const NcclRank& here, ncclDataType_t type, ncclRedOp_t op, std::size_t count,
+                     bool in_place) {
   const Buffer<T> send(here, gift<T>(here.rank, count));
   const Buffer<T> receive(here, count);
   T* const target = in_place ? send.data() : receive.data();
@@ -109,7 +116,8 @@ TEST(NcclAllReduce, AveragesDivideBeforeTheSumOfFloatsAndAfterTheSumOfIntegers) 
     EXPECT_NCCL(ncclAllReduce(floats.data(), floats.data(), 10, ncclFloat, ncclAvg, here.comm, here.stream));
     for (const float value : floats.read()) EXPECT_EQ(value, 1.5F);
     const Buffer<std::int32_t> integers(here, std::vector<std::int32_t>(10, here.rank));
-    EXPECT_NCCL(ncclAllReduce(integers.data(), integers.data(), 10, ncclInt32, ncclAvg, here.comm, here.stream));
+    EXPECT_NCCL(
+        ncclAllReduce(integers.data(), integers.data(), 10, ncclInt32, ncclAvg, here.comm, here.stream));
     for (const float value : integers.read()) EXPECT_EQ(value, 1.0F);
   });
 }
@@ -126,7 +134,8 @@ TEST(NcclAllReduce, APremultipliedSumTakesItsScalarFromTheHostAtOnceOrFromTheDev
     for (const float value : data.read()) EXPECT_EQ(value, 6.0F);
     const Buffer<float> on_device(here, std::vector<float>(1, static_cast<float>(here.rank)));
     ncclRedOp_t from_device{};
-    EXPECT_NCCL(ncclRedOpCreatePreMulSum(&from_device, on_device.data(), ncclFloat, ncclScalarDevice, here.comm));
+    EXPECT_NCCL(
+        ncclRedOpCreatePreMulSum(&from_device, on_device.data(), ncclFloat, ncclScalarDevice, here.comm));
     EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 10, ncclFloat, from_device, here.comm, here.stream));
     for (const float value : data.read()) EXPECT_EQ(value, 6.0F);
     EXPECT_NCCL(ncclRedOpDestroy(from_device, here.comm));
@@ -139,7 +148,8 @@ TEST(NcclCollectives, ReduceAndReduceScatterGiveTheSumToWhomItIsFor) {
   run_nccl_ranks(3, [](const NcclRank& here) {
     const Buffer<float> send(here, gift<float>(here.rank, 3 * 1009));
     const Buffer<float> receive(here, 3 * 1009);
-    EXPECT_NCCL(ncclReduceScatter(send.data(), receive.data(), 1009, ncclFloat, ncclSum, here.comm, here.stream));
+    EXPECT_NCCL(
+        ncclReduceScatter(send.data(), receive.data(), 1009, ncclFloat, ncclSum, here.comm, here.stream));
     std::vector<float> result = receive.read();
     for (std::size_t i = 0; i < 1009; ++i) {
       ASSERT_EQ(result[i], expected(ncclSum, 3, static_cast<std::size_t>(here.rank) * 1009 + i));
@@ -148,7 +158,8 @@ TEST(NcclCollectives, ReduceAndReduceScatterGiveTheSumToWhomItIsFor) {
     const Buffer<float> of_root(here, 1009);
     EXPECT_NCCL(ncclReduce(send.data(), of_root.data(), 1009, ncclFloat, ncclSum, 1, here.comm, here.stream));
     result = of_root.read();
-    for (std::size_t i = 0; i < 1009; ++i) ASSERT_EQ(result[i], here.rank == 1 ? expected(ncclSum, 3, i) : -77.0F);
+    for (std::size_t i = 0; i < 1009; ++i)
+      ASSERT_EQ(result[i], here.rank == 1 ? expected(ncclSum, 3, i) : -77.0F);
   });
 }
 
@@ -156,7 +167,8 @@ TEST(NcclCollectives, BlocksGoWhereTheyBelong) {
   run_nccl_ranks(3, [](const NcclRank& here) {
     constexpr std::size_t kCount = 5;
     std::vector<float> values;
-    for (int to = 0; to < 3; ++to) values.insert(values.end(), kCount, static_cast<float>(10 * here.rank + to));
+    for (int to = 0; to < 3; ++to)
+      values.insert(values.end(), kCount, static_cast<float>(10 * here.rank + to));
     const Buffer<float> send(here, values);
     const auto blocks = [](const Buffer<float>& buffer) {
       const std::vector<float> all = buffer.read();
@@ -203,7 +215,8 @@ TEST(NcclSendRecv, AGroupMovesMoreThanARingHoldsBetweenAllAndWithOneself) {
 
 TEST(NcclSendRecv, MessagesBetweenTwoRanksKeepTheirOrder) {
   run_nccl_ranks(2, [](const NcclRank& here) {
-    const Buffer<float> data(here, here.rank == 0 ? std::vector<float>{1, 2, 3} : std::vector<float>{0, 0, 0});
+    const Buffer<float> data(here,
+                             here.rank == 0 ? std::vector<float>{1, 2, 3} : std::vector<float>{0, 0, 0});
     EXPECT_NCCL(ncclGroupStart());
     for (int i = 0; i < 3; ++i) {
       EXPECT_NCCL(here.rank == 0 ? ncclSend(data.data() + i, 1, ncclFloat, 1, here.comm, here.stream)

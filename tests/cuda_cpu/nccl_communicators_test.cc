@@ -1,4 +1,5 @@
-// The stand-in for NCCL: groups, streams, splits, graphs, non-blocking communicators, abort, and calls that are refused.
+// The stand-in for NCCL: groups, streams, splits, graphs, non-blocking communicators, abort, and calls that
+// are refused.
 #include <gtest/gtest.h>
 #include <nccl.h>
 
@@ -46,7 +47,8 @@ TEST(NcclGroup, OneThreadDrivesSeveralRanks) {
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_CUDA(cudaSetDevice(rank));
     EXPECT_CUDA(cudaStreamCreateWithFlags(&streams[static_cast<std::size_t>(rank)], cudaStreamNonBlocking));
-    EXPECT_CUDA(cudaMalloc(reinterpret_cast<void**>(&data[static_cast<std::size_t>(rank)]), 100 * sizeof(float)));
+    EXPECT_CUDA(
+        cudaMalloc(reinterpret_cast<void**>(&data[static_cast<std::size_t>(rank)]), 100 * sizeof(float)));
     const std::vector<float> values(100, static_cast<float>(rank));
     EXPECT_CUDA(cudaMemcpy(data[static_cast<std::size_t>(rank)], values.data(), 400, cudaMemcpyHostToDevice));
   }
@@ -57,7 +59,8 @@ TEST(NcclGroup, OneThreadDrivesSeveralRanks) {
     EXPECT_NCCL(ncclAllReduce(data[rank], data[rank], 100, ncclFloat, ncclSum, comms[rank], streams[rank]));
   }
   EXPECT_NCCL(ncclGroupEnd());
-  for (const cudaStream_t stream : streams) EXPECT_CUDA(cudaStreamQuery(stream)) << "started before the outer end";
+  for (const cudaStream_t stream : streams)
+    EXPECT_CUDA(cudaStreamQuery(stream)) << "started before the outer end";
   EXPECT_NCCL(ncclGroupEnd());
   for (int rank = 0; rank < kRanks; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
@@ -76,7 +79,8 @@ TEST(NcclGroup, AnErrorInsideFailsTheWholeGroup) {
     const DeviceFloats data(10, 2.0F);
     EXPECT_NCCL(ncclGroupStart());
     EXPECT_NCCL(sum(data, 10, here));
-    EXPECT_EQ(ncclAllReduce(nullptr, data.data(), 10, ncclFloat, ncclSum, here.comm, here.stream), ncclInvalidArgument);
+    EXPECT_EQ(ncclAllReduce(nullptr, data.data(), 10, ncclFloat, ncclSum, here.comm, here.stream),
+              ncclInvalidArgument);
     EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
     EXPECT_NCCL(sum(data, 10, here));
     EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "there is no group";
@@ -213,15 +217,18 @@ TEST(NcclArguments, WhatCannotBeRightIsRefused) {
     EXPECT_EQ(allreduce(data.data(), host.data(), ncclFloat, ncclSum), ncclInvalidArgument);
     EXPECT_EQ(allreduce(data.data(), data.data(), ncclNumTypes, ncclSum), ncclInvalidArgument);
     EXPECT_EQ(allreduce(data.data(), data.data(), ncclFloat, ncclNumOps + 3), ncclInvalidArgument);
-    EXPECT_EQ(ncclBroadcast(data.data(), data.data(), 10, ncclFloat, 1, here.comm, here.stream), ncclInvalidArgument);
-    EXPECT_EQ(ncclAllReduce(data.data(), data.data(), 10, ncclFloat, ncclSum, nullptr, here.stream), ncclInvalidArgument);
+    EXPECT_EQ(ncclBroadcast(data.data(), data.data(), 10, ncclFloat, 1, here.comm, here.stream),
+              ncclInvalidArgument);
+    EXPECT_EQ(ncclAllReduce(data.data(), data.data(), 10, ncclFloat, ncclSum, nullptr, here.stream),
+              ncclInvalidArgument);
     EXPECT_NCCL(ncclAllReduce(nullptr, nullptr, 0, ncclFloat, ncclSum, here.comm, here.stream));
     EXPECT_CUDA(cudaSetDevice(1));
     {
       const TestStream elsewhere;
       const DeviceFloats far(10, 1.0F);
       EXPECT_EQ(allreduce(far.data(), far.data(), ncclFloat, ncclSum), ncclInvalidArgument);
-      EXPECT_EQ(ncclAllReduce(data.data(), data.data(), 10, ncclFloat, ncclSum, here.comm, elsewhere), ncclInvalidArgument);
+      EXPECT_EQ(ncclAllReduce(data.data(), data.data(), 10, ncclFloat, ncclSum, here.comm, elsewhere),
+                ncclInvalidArgument);
     }
     EXPECT_CUDA(cudaSetDevice(0));
     ncclComm_t none = nullptr;

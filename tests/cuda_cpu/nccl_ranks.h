@@ -1,4 +1,5 @@
-// Ranks of the stand-in for NCCL as threads of a test: each with a device, a stream and a communicator of its own.
+// Ranks of the stand-in for NCCL as threads of a test: each with a device, a stream and a communicator of its
+// own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ struct NcclRank {
   cudaStream_t stream;
 };
 
-/// Runs `body` on `ranks` threads and joins them. `body` may null the communicator, when it has ended it itself.
+/// Runs `body` on `ranks` threads and joins them. `body` may null the communicator, when it has ended it
+/// itself.
 inline void run_nccl_ranks(int ranks, const std::function<void(NcclRank&)>& body) {
   ncclUniqueId id;
   ASSERT_TRUE(succeeded(ncclGetUniqueId(&id)));
