@@ -44,6 +44,10 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
                                                       static_cast<std::size_t>(rendezvous->rank()),
                                                       static_cast<std::size_t>(rendezvous->world_size())));
   ONEBIT_ASSIGN_OR_RETURN(made->rules_, Rules::parse(settings.compress));
+  if (settings.transport == "nccl") {
+    return Status(Code::kInvalidUsage,
+                  "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto or tcp");
+  }
   const auto codec = codec::find_implementation(settings.codec_impl);
   if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
   made->codec_ = *codec;
@@ -52,9 +56,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   Status status = made->compare_settings(*rendezvous);
   if (status.ok()) status = made->connect(*rendezvous);
   if (!status.ok()) return made->break_with(status);  // peers that are connected already hear why
-  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
-      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
-      settings.transport);
+  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport tcp",
+      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name);
   return made;
 }
 

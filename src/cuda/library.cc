@@ -74,7 +74,7 @@ nccl::Result compare(Comparison* comparisons, std::size_t count) {
   return guarded([&] {
     std::vector<nccl::Exchange> exchanges;
     for (const Comparison& one : std::span(comparisons, count)) {
-      exchanges.push_back({one.communicator, {one.mine, one.count}, cudaStreamPerThread, {}});
+      exchanges.push_back({one.communicator, {one.mine, one.count}, nullptr, {}});
     }
     const nccl::Result result = nccl::exchange(exchanges);
     if (result != nccl::kSuccess) return result;

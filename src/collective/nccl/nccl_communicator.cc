@@ -15,6 +15,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options));
   cudaError_t error = guard.error();
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&made->own_stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) {
     return Status::error(Code::kSystemError, "CUDA device {}: {}", options.device, cudaGetErrorString(error));
   }
@@ -30,6 +31,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
 NcclCommunicator::~NcclCommunicator() {
   const DeviceGuard guard(options_.device);
   if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
   // The memory goes back with this device current. cudaFree waits for what still uses it.
   exchanged_ = DeviceMemory();
   slots_ = ResidualSlots(nullptr);

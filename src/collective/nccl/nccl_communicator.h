@@ -63,8 +63,8 @@ Result run(std::span<Request> requests);
 struct Exchange {
   NcclCommunicator* communicator = nullptr;
   std::span<const std::uint64_t> mine;  ///< at most kExchanged numbers, equally many on all ranks
-  cudaStream_t stream = nullptr;
-  std::vector<std::uint64_t> all;  ///< out: rank after rank
+  cudaStream_t stream = nullptr;        ///< null: the communicator's own
+  std::vector<std::uint64_t> all;       ///< out: rank after rank
 };
 constexpr std::size_t kExchanged = 32;
 /// Gathers the numbers of all ranks; waits for the streams.
@@ -72,7 +72,7 @@ Result exchange(std::span<Exchange> exchanges);
 
 class NcclCommunicator {
  public:
-  /// Takes the little memory that exchanges need.
+  /// Takes what exchanges need: a stream and a little memory.
   static onebit::Result<std::unique_ptr<NcclCommunicator>> create(const CommunicatorOptions& options);
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -100,6 +100,7 @@ class NcclCommunicator {
   DeviceMemory exchanged_;
   /// For each count that has come: whether all ranks have memory for it.
   std::map<std::size_t, bool> admitted_;
+  cudaStream_t own_stream_ = nullptr;  ///< for exchanges outside of calls
   cudaEvent_t last_event_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
   bool has_last_ = false;

@@ -63,6 +63,9 @@ class Running {
 
 Result exchange(std::span<Exchange> exchanges) {
   if (exchanges.empty()) return kSuccess;
+  for (Exchange& one : exchanges) {
+    if (one.stream == nullptr) one.stream = one.communicator->own_stream_;
+  }
   const auto on_each = [&](const char* what, auto step) {
     for (Exchange& one : exchanges) {
       const int device = one.communicator->options_.device;
@@ -125,6 +128,9 @@ Result Running::admit(std::span<Request> requests) {
       asked.push_back(&request);
     }
     if (exchanges.empty()) return kSuccess;
+    for (Exchange& one : exchanges) {
+      if (one.stream == nullptr) one.stream = one.communicator->own_stream_;
+    }
     if (const Result result = exchange(exchanges); result != kSuccess) return result;
     for (std::size_t i = 0; i < exchanges.size(); ++i) {
       const std::vector<std::uint64_t>& all = exchanges[i].all;
