@@ -192,6 +192,10 @@ bool Communicator::accepts_buffers(const Arguments& call) {
   return true;
 }
 
+void Communicator::abort() {
+  if (device_side_ != nullptr) settings().library->abort(device_side_);
+}
+
 void Communicator::log_summary() {
   if (log_level() < LogLevel::kInfo) return;
   if (!is_blocking_) learn_place();  // it was not there yet when it was made

@@ -56,6 +56,8 @@ class Communicator {
   nccl::NcclCommunicator* device_side() const { return device_side_; }
   const std::string& name() const { return name_; }
   bool is_blocking() const { return is_blocking_; }
+  /// NCCL is about to abort it. Any thread.
+  void abort();
   /// One line about all its calls.
   void log_summary();
 

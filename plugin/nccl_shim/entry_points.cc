@@ -87,12 +87,17 @@ nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
   });
 }
 
-/// Ends a communicator by the function at `end`; our part of it ends after NCCL's.
-nccl::Result end(const void* caller, Comm comm, nccl::Result (*RealNccl::*function)(Comm)) {
+/// Ends a communicator by `function`; our part of it ends after NCCL's, and after the last call in it.
+nccl::Result end(const void* caller, Comm comm, nccl::Result (*RealNccl::*function)(Comm), bool aborts) {
   return forward(caller, [&](const RealNccl& real) {
     const std::shared_ptr<Communicator> communicator = is_active() ? remove(comm) : nullptr;
-    if (communicator != nullptr) communicator->log_summary();
-    return ((communicator != nullptr ? communicator->real() : real).*function)(comm);
+    if (communicator == nullptr) return (real.*function)(comm);
+    if (aborts) {
+      communicator->abort();
+    } else {
+      communicator->log_summary();
+    }
+    return (communicator->real().*function)(comm);
   });
 }
 
@@ -160,11 +165,11 @@ ONEBIT_NCCL ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* con
 }
 
 ONEBIT_NCCL ncclCommDestroy(Comm comm) {
-  return end(ONEBIT_CALLER, comm, &RealNccl::destroy);
+  return end(ONEBIT_CALLER, comm, &RealNccl::destroy, false);
 }
 
 ONEBIT_NCCL ncclCommAbort(Comm comm) {
-  return end(ONEBIT_CALLER, comm, &RealNccl::abort);
+  return end(ONEBIT_CALLER, comm, &RealNccl::abort, true);
 }
 
 // ---- tags: for jobs that find these by dlsym ----

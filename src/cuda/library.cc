@@ -109,6 +109,7 @@ constexpr Library kLibrary = {
     .version = kLibraryVersion,
     .create = create,
     .destroy = [](NcclCommunicator* communicator) { delete communicator; },
+    .abort = [](NcclCommunicator* communicator) { communicator->abort(); },
     .statistics = statistics,
     .all_reduce = all_reduce,
     .compare = compare,

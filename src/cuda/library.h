@@ -59,8 +59,10 @@ struct Library {
   int version;
   /// Null, with the reason in `message`, when it cannot be.
   nccl::NcclCommunicator* (*create)(const CommunicatorSettings& settings, char* message, std::size_t size);
-  /// Waits for what still uses its memory.
+  /// Its memory goes back when what uses it is over.
   void (*destroy)(nccl::NcclCommunicator* communicator);
+  /// Before NCCL aborts it: a call in progress in another thread ends. Any thread.
+  void (*abort)(nccl::NcclCommunicator* communicator);
   CommunicatorStatistics (*statistics)(const nccl::NcclCommunicator* communicator);
   nccl::Result (*all_reduce)(AllReduce* calls, std::size_t count);
   /// Collective over all ranks of each; waits.

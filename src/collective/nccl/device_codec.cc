@@ -14,14 +14,14 @@ float factor(const Call& call) {
   return call.op == ReduceOp::kAvg ? 1.0f / static_cast<float>(call.layout.ranks()) : 1.0f;
 }
 
-/// `memory` with at least `bytes`. False when there are none.
-bool grow(DeviceMemory& memory, const Allocator& allocator, std::size_t bytes) {
+/// `memory` with at least `bytes`, of which new ones are 0: what lies between messages goes to other ranks
+/// too. False when there are none.
+bool grow(DeviceMemory& memory, const MemorySource& source, std::size_t bytes) {
   if (memory.bytes() >= bytes) return true;
-  DeviceMemory larger(allocator, bytes);
+  DeviceMemory larger(source, bytes);
   if (larger.data() == nullptr) return false;
-  // What lies between the messages goes to other ranks too; and the memory given back may still be in use.
-  if (cudaMemset(larger.data(), 0, bytes) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess)
-    return false;
+  if (cudaMemsetAsync(larger.data(), 0, bytes, source.stream) != cudaSuccess) return false;
+  if (cudaStreamSynchronize(source.stream) != cudaSuccess) return false;
   memory = std::move(larger);
   return true;
 }
@@ -51,24 +51,24 @@ void DeviceCodec::release() {
 
 bool DeviceCodec::reserve(const Layout& layout) {
   const std::size_t staging = layout.staging_bytes();
-  if (!grow(outgoing_, options_.allocator, staging)) return false;
-  if (!grow(incoming_, options_.allocator, staging)) return false;
+  if (!grow(outgoing_, options_.memory, staging)) return false;
+  if (!grow(incoming_, options_.memory, staging)) return false;
   if (layout.block() != codec::kWhole) return true;
   const std::size_t partition = layout.plan().partition_elements();
-  return grow(sums_, options_.allocator, 4 * layout.sub_blocks()) &&
-         grow(averaged_, options_.allocator, 4 * partition);
+  return grow(sums_, options_.memory, 4 * layout.sub_blocks()) &&
+         grow(averaged_, options_.memory, 4 * partition);
 }
 
-std::optional<Residuals> DeviceCodec::make_residuals(const Layout& layout, cudaStream_t stream) const {
+std::optional<Residuals> DeviceCodec::make_residuals(const Layout& layout) const {
   const auto& plan = layout.plan();
   const collective::Range last = plan.partition(options_.ranks - 1);
   const std::size_t count = last.begin + last.length;
   const std::size_t own = plan.partition(options_.rank).length;
   const std::size_t each = error_bytes(options_.error);
-  Residuals made{DeviceMemory(options_.allocator, each * count),
-                 DeviceMemory(options_.allocator, each * own)};
+  Residuals made{DeviceMemory(options_.memory, each * count), DeviceMemory(options_.memory, each * own)};
   if (made.worker.data() == nullptr || (own != 0 && made.owner.data() == nullptr)) return std::nullopt;
-  if (made.reset(stream) != cudaSuccess) return std::nullopt;
+  if (made.reset(options_.memory.stream) != cudaSuccess) return std::nullopt;
+  if (cudaStreamSynchronize(options_.memory.stream) != cudaSuccess) return std::nullopt;
   return made;
 }
 

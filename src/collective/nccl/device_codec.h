@@ -43,7 +43,7 @@ struct CodecOptions {
   codec::cuda::ErrorType error = codec::cuda::ErrorType::kFloat32;
   unsigned ranks = 1;
   unsigned rank = 0;
-  Allocator allocator;
+  MemorySource memory;
 };
 
 class DeviceCodec {
@@ -55,8 +55,8 @@ class DeviceCodec {
   bool reserve(const Layout& layout);
   /// Gives the staging memory back.
   void release();
-  /// Residuals of zeros. Nothing when no memory is left or `stream` has failed.
-  std::optional<Residuals> make_residuals(const Layout& layout, cudaStream_t stream) const;
+  /// Residuals of zeros; waits for the memory's stream. Nothing when no memory is left.
+  std::optional<Residuals> make_residuals(const Layout& layout) const;
 
   /// Codes chunk `chunk` of every partition. This rank's own goes where the others' come in.
   cudaError_t encode(const Call& call, std::size_t chunk);

@@ -4,23 +4,37 @@
 
 namespace onebit::nccl {
 
-NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options)
-    : options_(options), codec_(options.codec), slots_([this](std::size_t count, cudaStream_t stream) {
-        return codec_.make_residuals(layout(count), stream);
-      }) {}
+namespace {
+
+CodecOptions with_stream(CodecOptions options, cudaStream_t stream) {
+  options.memory.stream = stream;
+  return options;
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, cudaStream_t own_stream)
+    : options_(options),
+      own_stream_(own_stream),
+      codec_(with_stream(options.codec, own_stream)),
+      slots_([this](std::size_t count) { return codec_.make_residuals(layout(count)); }) {}
 
 onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
     const CommunicatorOptions& options) {
   const DeviceGuard guard(options.device);
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options));
+  cudaStream_t stream = nullptr;
   cudaError_t error = guard.error();
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options, stream));
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&made->own_stream_, cudaStreamNonBlocking);
+  const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
+  if (error == cudaSuccess) {
+    made->exchanged_ = DeviceMemory({options.codec.memory.allocator, stream}, bytes);
+    error = cudaStreamSynchronize(stream);
+  }
   if (error != cudaSuccess) {
     return Status::error(Code::kSystemError, "CUDA device {}: {}", options.device, cudaGetErrorString(error));
   }
-  const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
-  made->exchanged_ = DeviceMemory(options.codec.allocator, bytes);
   if (made->exchanged_.data() == nullptr) {
     return Status::error(Code::kSystemError, "CUDA device {} has no {} bytes of memory left", options.device,
                          bytes);
@@ -30,12 +44,12 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
 
 NcclCommunicator::~NcclCommunicator() {
   const DeviceGuard guard(options_.device);
-  if (last_event_ != nullptr) cudaEventDestroy(last_event_);
-  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
-  // The memory goes back with this device current. cudaFree waits for what still uses it.
+  // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
   exchanged_ = DeviceMemory();
   slots_ = ResidualSlots(nullptr);
   codec_.release();
+  if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
 }
 
 Statistics NcclCommunicator::statistics() const {
@@ -53,7 +67,8 @@ cudaError_t NcclCommunicator::enter(cudaStream_t stream) {
 }
 
 cudaError_t NcclCommunicator::leave(cudaStream_t stream) {
-  const cudaError_t error = cudaEventRecord(last_event_, stream);
+  cudaError_t error = cudaEventRecord(last_event_, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(own_stream_, last_event_, 0);
   has_last_ = error == cudaSuccess;
   last_stream_ = stream;
   return error;

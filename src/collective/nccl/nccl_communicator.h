@@ -12,6 +12,7 @@
 // A communicator is used by one thread at a time. No lock is held while NCCL is called.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,7 +30,7 @@ struct CommunicatorOptions {
   Functions nccl{};  ///< of the library that made `comm`
   int device = 0;
   std::size_t chunk = 0;  ///< elements, 0: automatic
-  CodecOptions codec;
+  CodecOptions codec;     ///< with no stream: the memory's is the communicator's own
 };
 
 struct Statistics {
@@ -79,13 +80,16 @@ class NcclCommunicator {
   ~NcclCommunicator();
 
   Statistics statistics() const;
+  /// Any thread: a call in progress ends before its next NCCL operation, since NCCL's communicator is about
+  /// to go.
+  void abort() { is_aborted_.store(true); }
   unsigned ranks() const { return options_.codec.ranks; }
 
  private:
   friend class Running;
   friend Result exchange(std::span<Exchange> exchanges);
 
-  explicit NcclCommunicator(const CommunicatorOptions& options);
+  NcclCommunicator(const CommunicatorOptions& options, cudaStream_t own_stream);
 
   Layout layout(std::size_t count) const {
     return {count, options_.codec.ranks, options_.codec.parameters, options_.chunk};
@@ -95,15 +99,17 @@ class NcclCommunicator {
   cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
+  /// For memory, and exchanges outside of calls; it follows the last call.
+  const cudaStream_t own_stream_;
   DeviceCodec codec_;
   ResidualSlots slots_;
   DeviceMemory exchanged_;
   /// For each count that has come: whether all ranks have memory for it.
   std::map<std::size_t, bool> admitted_;
-  cudaStream_t own_stream_ = nullptr;  ///< for exchanges outside of calls
   cudaEvent_t last_event_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
   bool has_last_ = false;
+  std::atomic<bool> is_aborted_ = false;
   Statistics statistics_;
 };
 

@@ -27,9 +27,9 @@ std::size_t ResidualSlots::Hash::operator()(const Identity& identity) const {
   return hash;
 }
 
-bool ResidualSlots::reserve(std::size_t count, cudaStream_t stream) {
+bool ResidualSlots::reserve(std::size_t count) {
   if (spare_.contains(count)) return true;
-  std::optional<Residuals> made = make_(count, stream);
+  std::optional<Residuals> made = make_(count);
   if (!made) return false;
   spare_.emplace(count, std::move(made));
   return true;
@@ -113,7 +113,7 @@ cudaError_t ResidualSlots::take(const Identity& identity, cudaStream_t stream, S
     slot->residuals = std::move(*std::exchange(spare, std::nullopt));
     if (const cudaError_t error = slot->residuals.reset(stream); error != cudaSuccess) return error;
   } else if (slot = abandoned(identity.count); slot == nullptr) {
-    if (std::optional<Residuals> made = make_(identity.count, stream); made) {
+    if (std::optional<Residuals> made = make_(identity.count); made) {
       slot = slots_.emplace_back(std::make_unique<Slot>()).get();
       slot->residuals = std::move(*made);
     } else {

@@ -38,11 +38,11 @@ struct Identity {
 class ResidualSlots {
  public:
   /// Makes residuals of zeros for `count` elements; nothing when there is no memory left.
-  using Make = std::function<std::optional<Residuals>(std::size_t count, cudaStream_t stream)>;
+  using Make = std::function<std::optional<Residuals>(std::size_t count)>;
   explicit ResidualSlots(Make make) : make_(std::move(make)) {}
 
   /// True when a tensor of `count` elements can be compressed, whatever comes: the memory for one is kept.
-  bool reserve(std::size_t count, cudaStream_t stream);
+  bool reserve(std::size_t count);
   /// The residuals for the call; resets are put on `stream`. `count` must have been reserved. An error is
   /// CUDA's.
   cudaError_t find(const Identity& identity, cudaStream_t stream, const Residuals** found);

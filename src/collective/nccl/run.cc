@@ -56,6 +56,10 @@ class Running {
   bool has_chunk(const Active& one, std::size_t chunk) const {
     return chunk < one.call.layout.plan().chunks();
   }
+  bool is_aborted() const {
+    return std::any_of(active_.begin(), active_.end(),
+                       [](const Active& one) { return one.communicator->is_aborted_.load(); });
+  }
   const Functions& nccl() const { return active_.front().communicator->options_.nccl; }
 
   std::vector<Active> active_;
@@ -75,6 +79,10 @@ Result exchange(std::span<Exchange> exchanges) {
     }
     return kSuccess;
   };
+  const auto is_aborted = [&] {
+    return std::any_of(exchanges.begin(), exchanges.end(),
+                       [](const Exchange& one) { return one.communicator->is_aborted_.load(); });
+  };
   const auto own = [](const Exchange& one) {
     return one.communicator->exchanged_.as<std::uint64_t>() +
            one.communicator->options_.codec.rank * one.mine.size();
@@ -86,6 +94,7 @@ Result exchange(std::span<Exchange> exchanges) {
   if (result != kSuccess) return result;
   const Functions& nccl = exchanges.front().communicator->options_.nccl;
   result = in_group(nccl, [&] {
+    if (is_aborted()) return kInvalidUsage;
     for (Exchange& one : exchanges) {
       const NcclCommunicator& communicator = *one.communicator;
       const Result each = nccl.all_gather(own(one), communicator.exchanged_.data(), one.mine.size(), kUint64,
@@ -94,14 +103,19 @@ Result exchange(std::span<Exchange> exchanges) {
     }
     return kSuccess;
   });
-  if (result != kSuccess) return failed(result, "ncclAllGather of what ranks tell each other", nccl);
-  return on_each("hearing the other ranks", [&](Exchange& one) {
+  if (result != kSuccess) {
+    // The copies above read the caller's memory.
+    for (Exchange& one : exchanges) cudaStreamSynchronize(one.stream);
+    return failed(result, "ncclAllGather of what ranks tell each other", nccl);
+  }
+  result = on_each("hearing the other ranks", [&](Exchange& one) {
     one.all.resize(one.mine.size() * one.communicator->ranks());
     const cudaError_t error =
         cudaMemcpyAsync(one.all.data(), one.communicator->exchanged_.data(),
                         one.all.size() * sizeof(std::uint64_t), cudaMemcpyDeviceToHost, one.stream);
     return error != cudaSuccess ? error : cudaStreamSynchronize(one.stream);
   });
+  return result == kSuccess && is_aborted() ? kInvalidUsage : result;
 }
 
 Result Running::admit(std::span<Request> requests) {
@@ -122,7 +136,7 @@ Result Running::admit(std::span<Request> requests) {
       if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
       std::uint64_t& answer = answers[asked.size()];
       answer = communicator.codec_.reserve(communicator.layout(request.count)) &&
-               communicator.slots_.reserve(request.count, request.stream);
+               communicator.slots_.reserve(request.count);
       if (answer == 0) cudaGetLastError();
       exchanges.push_back({&communicator, {&answer, 1}, request.stream, {}});
       asked.push_back(&request);
@@ -180,6 +194,7 @@ Result Running::on_devices(std::size_t chunk, const char* what, Step step) {
 
 Result Running::exchange_pieces(std::size_t chunk) {
   return in_group(nccl(), [&] {
+    if (is_aborted()) return kInvalidUsage;
     for (Active& one : active_) {
       if (!has_chunk(one, chunk)) continue;
       NcclCommunicator& communicator = *one.communicator;
@@ -208,6 +223,7 @@ Result Running::exchange_pieces(std::size_t chunk) {
 
 Result Running::gather(std::size_t chunk) {
   return in_group(nccl(), [&] {
+    if (is_aborted()) return kInvalidUsage;
     for (Active& one : active_) {
       if (!has_chunk(one, chunk)) continue;
       NcclCommunicator& communicator = *one.communicator;

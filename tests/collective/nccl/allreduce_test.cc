@@ -2,7 +2,7 @@
 // call after call.
 #include <gtest/gtest.h>
 
-#include "collective/nccl/device_ranks.h"
+#include "device_ranks.h"
 #include "support/simulation.h"
 
 namespace onebit::nccl {
@@ -178,10 +178,11 @@ TEST(NcclAllReduce, MakesNoMemoryAfterTheFirstCallOfATensor) {
   struct Count {
     std::atomic<int> allocations = 0;
   } count;
-  options.codec.allocator.context = &count;
-  options.codec.allocator.allocate = [](std::size_t bytes, void* context) -> void* {
+  options.codec.memory.allocator.context = &count;
+  options.codec.memory.allocator.allocate = [](std::size_t bytes, cudaStream_t stream,
+                                               void* context) -> void* {
     ++static_cast<Count*>(context)->allocations;
-    return Allocator().allocate(bytes, nullptr);
+    return Allocator().allocate(bytes, stream, nullptr);
   };
   std::atomic<int> after_first = 0;
   run_device_ranks(2, options, [&](DeviceRank& here) {
@@ -232,12 +233,13 @@ TEST(NcclAllReduce, FollowsItsLastCallWhenTheStreamChanges) {
 TEST(NcclAllReduce, GoesTheExactWayOnAllRanksWhenOneLacksMemory) {
   CommunicatorOptions options;
   std::atomic<bool> lacks = false;
-  options.codec.allocator.context = &lacks;
-  options.codec.allocator.allocate = [](std::size_t bytes, void* context) -> void* {
+  options.codec.memory.allocator.context = &lacks;
+  options.codec.memory.allocator.allocate = [](std::size_t bytes, cudaStream_t stream,
+                                               void* context) -> void* {
     int device = -1;
     cudaGetDevice(&device);
     if (static_cast<std::atomic<bool>*>(context)->load() && device == 1 && bytes > 50000) return nullptr;
-    return Allocator().allocate(bytes, nullptr);
+    return Allocator().allocate(bytes, stream, nullptr);
   };
   lacks = true;
   run_device_ranks(3, options, [](DeviceRank& here) {

@@ -11,10 +11,11 @@ class ResidualSlotsTest : public ::testing::Test {
  protected:
   cuda_cpu::TestStream stream;
   int left = 1000;  ///< residuals that there is memory for
-  ResidualSlots slots{[this](std::size_t count, cudaStream_t) -> std::optional<Residuals> {
+  ResidualSlots slots{[this](std::size_t count) -> std::optional<Residuals> {
     if (left == 0) return std::nullopt;
     --left;
-    Residuals made{DeviceMemory(Allocator(), 4 * count), DeviceMemory(Allocator(), 4 * count)};
+    const MemorySource source = {Allocator(), stream};
+    Residuals made{DeviceMemory(source, 4 * count), DeviceMemory(source, 4 * count)};
     EXPECT_CUDA(made.reset(stream));
     return made;
   }};
@@ -28,7 +29,7 @@ class ResidualSlotsTest : public ::testing::Test {
   }
   /// Calls for the identity, and puts `mark` where its residuals are; gives what was there.
   int call(const Identity& identity, int mark) {
-    EXPECT_TRUE(slots.reserve(identity.count, stream));
+    EXPECT_TRUE(slots.reserve(identity.count));
     const Residuals* found = nullptr;
     EXPECT_CUDA(slots.find(identity, stream, &found));
     if (found == nullptr) return -1;
@@ -110,10 +111,10 @@ TEST_F(ResidualSlotsTest, WithoutMemoryTheOldestTensorOfTheCountGivesItsUp) {
 }
 
 TEST_F(ResidualSlotsTest, AReservedCountAlwaysHasResiduals) {
-  EXPECT_TRUE(slots.reserve(64, stream));
+  EXPECT_TRUE(slots.reserve(64));
   left = 0;
-  EXPECT_TRUE(slots.reserve(64, stream));
-  EXPECT_FALSE(slots.reserve(65, stream));
+  EXPECT_TRUE(slots.reserve(64));
+  EXPECT_FALSE(slots.reserve(65));
   EXPECT_EQ(call(tag("a"), 1), 0);
   EXPECT_EQ(call(tag("b"), 2), 0);
 }
