@@ -8,8 +8,9 @@
 #include <cstring>
 #include <vector>
 
-#include "device_ranks.h"
+#include "cuda_cpu/nccl_ranks.h"
 #include "support/simulation.h"
+#include "tensor.h"
 
 namespace onebit::shim {
 

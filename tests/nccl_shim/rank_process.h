@@ -27,6 +27,15 @@ struct RankVariable {
   const char* value;
 };
 
+/// A device of its own for each rank while there are enough; else all share device 0, and each rank tells
+/// NCCL that it is on a machine of its own, since NCCL wants a device once a machine.
+inline bool choose_device(int rank, int ranks) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return false;
+  if (devices < ranks) setenv("NCCL_HOSTID", ("onebit-test-" + std::to_string(rank)).c_str(), 1);
+  return cudaSetDevice(devices < ranks ? 0 : rank) == cudaSuccess;
+}
+
 /// Runs `body(rank, ranks, id)` in `ranks` processes, each of which ends by exit() with what it returns.
 inline std::vector<Outcome> run_rank_processes(int ranks, const std::vector<RankVariable>& variables,
                                                const std::function<int(int, int, ncclUniqueId)>& body) {
@@ -47,6 +56,7 @@ inline std::vector<Outcome> run_rank_processes(int ranks, const std::vector<Rank
       for (const RankVariable& variable : variables) {
         if (variable.rank == rank || variable.rank == -1) setenv(variable.name, variable.value, 1);
       }
+      if (!choose_device(rank, ranks)) std::exit(93);
       ncclUniqueId id;
       if (rank == 0) {
         if (ncclGetUniqueId(&id) != ncclSuccess) std::exit(90);
@@ -56,7 +66,6 @@ inline std::vector<Outcome> run_rank_processes(int ranks, const std::vector<Rank
       } else if (read(to_others[0], &id, sizeof id) != static_cast<ssize_t>(sizeof id)) {
         std::exit(92);
       }
-      if (cudaSetDevice(rank) != cudaSuccess) std::exit(93);
       std::exit(body(rank, ranks, id));
     }
     close(error_output[1]);

@@ -1,5 +1,4 @@
-// Ranks whose communicators run allreduces in 1 bit, as threads over the stand-in for NCCL; and tensors on
-// their devices.
+// Ranks whose communicators run allreduces in 1 bit, as threads over the stand-in for NCCL.
 #pragma once
 
 #include <memory>
@@ -8,6 +7,7 @@
 
 #include "collective/nccl/nccl_communicator.h"
 #include "cuda_cpu/nccl_ranks.h"
+#include "tensor.h"
 
 namespace onebit::nccl {
 
@@ -59,31 +59,5 @@ inline void run_device_ranks(int ranks, CommunicatorOptions options,
     EXPECT_CUDA(cudaStreamSynchronize(here.stream));
   });
 }
-
-/// A buffer on the current device.
-class Tensor {
- public:
-  explicit Tensor(std::size_t bytes) : bytes_(bytes) {
-    EXPECT_CUDA(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
-  }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() { EXPECT_CUDA(cudaFree(data_)); }
-
-  void* data() const { return data_; }
-  void write(const std::vector<std::byte>& from, cudaStream_t stream) const {
-    EXPECT_CUDA(cudaMemcpyAsync(data_, from.data(), bytes_, cudaMemcpyHostToDevice, stream));
-  }
-  std::vector<std::byte> read(cudaStream_t stream) const {
-    std::vector<std::byte> bytes(bytes_);
-    EXPECT_CUDA(cudaMemcpyAsync(bytes.data(), data_, bytes_, cudaMemcpyDeviceToHost, stream));
-    EXPECT_CUDA(cudaStreamSynchronize(stream));
-    return bytes;
-  }
-
- private:
-  std::size_t bytes_;
-  void* data_ = nullptr;
-};
 
 }  // namespace onebit::nccl
