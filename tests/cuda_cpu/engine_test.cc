@@ -261,6 +261,17 @@ __global__ void some_wait(float*) {
   if (threadIdx.x == 3) __syncthreads();
 }
 
+// Each call reads its caller's frame, so that no compiler makes a loop of it.
+__attribute__((noinline)) int sum_below(int depth, const volatile char* above) {
+  volatile char frame[512];
+  frame[0] = static_cast<char>(depth);
+  return depth == 0 ? above[0] : sum_below(depth - 1, frame) + above[0];
+}
+__global__ void recurse_too_deep(float* out) {
+  const volatile char first = 1;
+  out[threadIdx.x] = static_cast<float>(sum_below(1000, &first));
+}
+
 TEST(UndefinedByCuda, AShuffleFromOutsideTheMaskGivesNaN) {
   std::vector<float> out(16);
   run_on_engine({}, shuffle_from_outside_the_mask, {dim3(1), dim3(32)}, out.data());
@@ -292,6 +303,9 @@ TEST_F(UndefinedByCudaDeathTest, AMaskMustNameTheCallingLane) {
 }
 TEST_F(UndefinedByCudaDeathTest, MasksThatMeetMayNotOverlap) {
   EXPECT_DEATH(run(overlapping_masks, 3), "overlapping masks met");
+}
+TEST_F(UndefinedByCudaDeathTest, AStackMayNotOverflow) {
+  EXPECT_DEATH(run(recurse_too_deep, 32), "");
 }
 TEST_F(UndefinedByCudaDeathTest, DifferentBarriersMayNotMeet) {
   EXPECT_DEATH(run(two_kinds_of_barrier, 64), "different variants of __syncthreads met");
