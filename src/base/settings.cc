@@ -120,6 +120,7 @@ Show choice_shower(E Settings::*member, std::array<Choice<E>, N> choices) {
 }
 
 constexpr std::array<Choice<bool>, 2> kScales{{{"rms", false}, {"mean", true}}};
+constexpr std::array<Choice<bool>, 2> kResidualTypes{{{"float", false}, {"bfloat16", true}}};
 constexpr std::array<Choice<SocketFamily>, 3> kFamilies{
     {{"any", SocketFamily::kAny}, {"AF_INET", SocketFamily::kIPv4}, {"AF_INET6", SocketFamily::kIPv6}}};
 constexpr std::array<Choice<LogLevel>, 4> kLevels{{{"NONE", LogLevel::kNone},
@@ -200,9 +201,10 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_CODEC_IMPL", "", "`auto`, `scalar`, or a SIMD target such as `avx2` or `avx512`",
        "The implementation of the codec and of the optimizers' passes. All give the same bits.", text_parser(&Settings::codec_impl),
        text_shower(&Settings::codec_impl)},
-      {"ONEBIT_TRANSPORT", "", "`tcp`", "What carries the data between ranks.",
+      {"ONEBIT_TRANSPORT", "", "`auto`, `tcp` or `nccl`",
+       "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL job, NCCL.",
        [](Settings& s, std::string_view v) {
-         if (v != "tcp") return Status(Code::kInvalidArgument, "tcp");
+         if (v != "auto" && v != "tcp" && v != "nccl") return Status(Code::kInvalidArgument, "one of auto, tcp, nccl");
          s.transport = std::string(v);
          return Status();
        },
@@ -261,6 +263,20 @@ std::vector<SettingRow> make_rows() {
        "or "
        "the job id.",
        number_parser(&Settings::master_port, 0, 65535), number_shower(&Settings::master_port)},
+      {"ONEBIT_WARMUP_CALLS", "", "a whole number",
+       "NCCL jobs: the first calls of each tag, or of each size without one, go the exact way.",
+       number_parser(&Settings::warmup_calls, 0, std::numeric_limits<std::uint32_t>::max()),
+       number_shower(&Settings::warmup_calls)},
+      {"ONEBIT_RESIDUAL_TYPE", "", "`float` or `bfloat16`",
+       "NCCL jobs: how residuals are kept in device memory; `bfloat16` takes half of it and rounds them.",
+       choice_parser(&Settings::residuals_are_bfloat16, kResidualTypes),
+       choice_shower(&Settings::residuals_are_bfloat16, kResidualTypes)},
+      {"ONEBIT_NCCL_LIBRARY", "", "the path of a library",
+       "The NCCL whose functions libonebit-nccl.so calls. Unset: the one that the job has loaded.",
+       text_parser(&Settings::nccl_library), text_shower(&Settings::nccl_library)},
+      {"ONEBIT_CUDA_LIBRARY", "", "the path of a library",
+       "libonebit-cuda.so. Unset: the one beside libonebit-nccl.so.", text_parser(&Settings::cuda_library),
+       text_shower(&Settings::cuda_library)},
       {"ONEBIT_DEBUG", "", "`NONE`, `WARN`, `INFO` or `TRACE`",
        "What is logged to stderr. INFO also says why a call went the exact way.",
        choice_parser(&Settings::debug, kLevels), choice_shower(&Settings::debug, kLevels)},

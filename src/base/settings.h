@@ -37,7 +37,7 @@ struct Settings {
   std::uint32_t threads = 0;  ///< 0 = automatic
   std::string codec_impl = "auto";
   // Network
-  std::string transport = "tcp";
+  std::string transport = "auto";
   std::string socket_ifname;
   SocketFamily socket_family = SocketFamily::kAny;
   PortRange port_range;
@@ -52,6 +52,11 @@ struct Settings {
   std::string secret;  ///< from ONEBIT_SECRET or the contents of ONEBIT_SECRET_FILE
   std::string job_id;
   std::uint32_t master_port = 0;  ///< 0 = MASTER_PORT, or made from it
+  // Allreduces of NCCL jobs
+  std::uint32_t warmup_calls = 0;
+  bool residuals_are_bfloat16 = false;
+  std::string nccl_library;
+  std::string cuda_library;
   // Messages
   LogLevel debug = LogLevel::kWarn;
 

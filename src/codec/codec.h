@@ -15,25 +15,9 @@
 
 #include "base/status.h"
 #include "base/types.h"
+#include "codec/parameters.h"
 
 namespace onebit::codec {
-
-/// The scale of a block of n elements: rms is sqrt(sum z^2 / n), mean is sum |z| / n.
-enum class Scale : std::uint8_t { kRms = 0, kMean = 1 };
-
-/// Elements a block; a power of two from kMinBlock to kMaxBlock, or kWhole.
-constexpr std::uint32_t kMinBlock = 256;
-constexpr std::uint32_t kMaxBlock = 65536;
-/// One scale for a worker's whole buffer and one for an owner's partition.
-constexpr std::uint32_t kWhole = 0;
-/// In `whole` mode sums are taken over sub-blocks of this many elements, counted from the start of each
-/// partition.
-constexpr std::uint32_t kSubBlock = 2048;
-
-struct Parameters {
-  std::uint32_t block = 2048;
-  Scale scale = Scale::kRms;
-};
 
 /// A coded piece as the owner reads it: `scales` (one a block; one in all in `whole` mode) and `bits` (1 an
 /// element, element i is bit i % 8 of byte i / 8). Neither needs any alignment.
@@ -41,18 +25,6 @@ struct Packed {
   const std::byte* scales;
   const std::uint8_t* bits;
 };
-
-constexpr std::size_t bit_bytes(std::size_t elements) noexcept {
-  return (elements + 7) / 8;
-}
-/// Scales in a piece of `elements` elements that starts at a block.
-constexpr std::size_t scale_count(std::size_t elements, std::uint32_t block) noexcept {
-  if (elements == 0) return 0;
-  return block == kWhole ? 1 : (elements + block - 1) / block;
-}
-constexpr std::size_t sub_block_count(std::size_t elements) noexcept {
-  return (elements + kSubBlock - 1) / kSubBlock;
-}
 
 /// One set of kernels. All pointers may have any alignment that their element type needs (x and y: the
 /// element's own size; errors: 4; scales, bits: 1). n = 0 does nothing. All are noexcept and set their own

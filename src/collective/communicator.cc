@@ -59,9 +59,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   if (const Status own = made->set_up(*rendezvous); !own.ok()) {
     return made->break_with(rendezvous->fail(own));
   }
-  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
-      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
-      settings.transport);
+  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport tcp",
+      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name);
   return made;
 }
 
@@ -72,6 +71,11 @@ Status Communicator::check_settings(const Settings& settings) {
 
 Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
   ONEBIT_RETURN_IF_ERROR(check_settings(settings_));
+  if (settings_.transport == "nccl") {
+    return Status(
+        Code::kInvalidUsage,
+        "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto or tcp");
+  }
   ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
   ONEBIT_ASSIGN_OR_RETURN(codec_, codec::find_implementation(settings_.codec_impl));
   const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous.local_ranks()));

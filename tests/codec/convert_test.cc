@@ -26,9 +26,9 @@ double value_of(DataType type, std::uint16_t pattern) {
   return sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
 }
 
-class Conversions : public testing::TestWithParam<std::string> {
+class Conversions : public testing::TestWithParam<const Implementation*> {
  protected:
-  const Implementation& implementation = **find_implementation(GetParam());
+  const Implementation& implementation = *GetParam();
 
   std::vector<std::uint16_t> narrow(DataType type, const std::vector<float>& values) const {
     // A block of 256 elements with one scale each: element 0 is +scale.
@@ -42,8 +42,8 @@ class Conversions : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Codec, Conversions, testing::ValuesIn(all_names()),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Codec, Conversions, testing::ValuesIn(implementations_under_test()),
+                         NameOfImplementation());
 
 TEST_P(Conversions, EveryPatternIsReadAsItsValue) {
   for (DataType type : {DataType::kFloat16, DataType::kBFloat16}) {

@@ -23,9 +23,9 @@ struct Coded {
   std::vector<std::uint8_t> bits;
 };
 
-class Definition : public testing::TestWithParam<std::string> {
+class Definition : public testing::TestWithParam<const Implementation*> {
  protected:
-  const Implementation& implementation = **find_implementation(GetParam());
+  const Implementation& implementation = *GetParam();
 
   Coded encode(const std::vector<float>& x, std::vector<float> error, Parameters parameters) const {
     Coded coded{std::move(error), std::vector<float>(scale_count(x.size(), parameters.block)),
@@ -47,8 +47,8 @@ class Definition : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Codec, Definition, testing::ValuesIn(all_names()),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Codec, Definition, testing::ValuesIn(implementations_under_test()),
+                         NameOfImplementation());
 
 TEST_P(Definition, TheExampleOfTheFormatDocumentHolds) {
   const std::vector<float> x = {1.0f, -2.0f, 0.0f, -0.0f, 3.0f, -4.0f, 5.0f, -1.0f, 2.0f, -2.0f};

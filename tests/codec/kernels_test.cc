@@ -8,10 +8,10 @@
 namespace onebit::codec::test {
 namespace {
 
-class EveryImplementation : public testing::TestWithParam<std::string> {
+class EveryImplementation : public testing::TestWithParam<const Implementation*> {
  protected:
   const Implementation& reference = implementations().front();
-  const Implementation& implementation = **find_implementation(GetParam());
+  const Implementation& implementation = *GetParam();
 
   struct Coded {
     Buffer error, scales, bits;
@@ -112,8 +112,8 @@ class EveryImplementation : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Codec, EveryImplementation, testing::ValuesIn(all_names()),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Codec, EveryImplementation, testing::ValuesIn(implementations_under_test()),
+                         NameOfImplementation());
 
 TEST_P(EveryImplementation, EncodesEveryKindTypeScaleAndBlockSizeAsTheReference) {
   for (DataType type : kTypes) {

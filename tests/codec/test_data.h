@@ -166,6 +166,10 @@ inline std::vector<std::size_t> counts_of_every_end() {
   return counts;
 }
 
+/// The implementations that a program of the suites tests: the processor's, or CUDA's. Defined by the file
+/// that is linked with them.
+std::vector<const Implementation*> implementations_under_test();
+
 /// Names of the implementations other than the reference, as parameters of a test.
 inline std::vector<std::string> simd_names() {
   std::vector<std::string> names;
@@ -179,5 +183,10 @@ inline std::vector<std::string> all_names() {
   names.insert(names.begin(), "scalar");
   return names;
 }
+
+/// Names the instances of a suite.
+struct NameOfImplementation {
+  std::string operator()(const auto& parameter) const { return std::string(parameter.param->name); }
+};
 
 }  // namespace onebit::codec::test

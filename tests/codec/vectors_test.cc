@@ -6,13 +6,13 @@
 namespace onebit::codec::test {
 namespace {
 
-class PublishedVectors : public testing::TestWithParam<std::string> {};
+class PublishedVectors : public testing::TestWithParam<const Implementation*> {};
 
-INSTANTIATE_TEST_SUITE_P(Codec, PublishedVectors, testing::ValuesIn(all_names()),
-                         [](const auto& parameter) { return parameter.param; });
+INSTANTIATE_TEST_SUITE_P(Codec, PublishedVectors, testing::ValuesIn(implementations_under_test()),
+                         NameOfImplementation());
 
 TEST_P(PublishedVectors, AreWhatThisImplementationComputes) {
-  const Implementation& implementation = **find_implementation(GetParam());
+  const Implementation& implementation = *GetParam();
   const std::vector<VectorCase> cases = read_vectors(ONEBIT_VECTORS_FOLDER);
   ASSERT_GE(cases.size(), 19u);
   for (const VectorCase& one : cases) {

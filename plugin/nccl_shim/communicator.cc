@@ -1,0 +1,264 @@
+#include "communicator.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <unordered_map>
+
+#include "api/tags.h"
+#include "base/log.h"
+
+namespace onebit::shim {
+namespace {
+
+/// How rules see the tag of a call that has none.
+constexpr std::string_view kUntagged = "untagged";
+
+std::uint64_t hash(std::string_view text) {
+  return XXH64(text.data(), text.size(), 0);
+}
+
+/// What ranks must agree on to decide alike and to understand each other: names, and numbers that are equal
+/// when they do.
+constexpr std::size_t kAgreed = 8;
+constexpr std::array<std::string_view, kAgreed> kAgreedNames = {
+    "the version of onebit", "ONEBIT_COMPRESS", "ONEBIT_MIN_SIZE",     "ONEBIT_BLOCK",
+    "ONEBIT_SCALE",          "ONEBIT_CHUNK",    "ONEBIT_WARMUP_CALLS", "the communicator's name"};
+
+std::array<std::uint64_t, kAgreed> agreed_numbers(const Settings& settings, std::string_view name) {
+  return {cuda::kLibraryVersion,  hash(settings.compress), settings.min_size,     settings.block,
+          settings.scale_is_mean, settings.chunk,          settings.warmup_calls, hash(name)};
+}
+
+const ShimSettings& settings() {
+  return *shim_settings();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real, nccl::Comm comm,
+                                                           std::string name, bool is_blocking) {
+  std::shared_ptr<Communicator> made(new Communicator(real, comm, std::move(name), is_blocking));
+  if (!is_blocking) {
+    made->obstacle_ = "the communicator is non-blocking";
+    return made;
+  }
+  if (!made->learn_place()) {
+    return Status::error(Code::kSystemError, "communicator '{}': NCCL does not tell its size, rank or device",
+                         made->name_);
+  }
+  if (!real->is_recent()) {
+    made->obstacle_ = fmt::format("NCCL {} has no ncclSend, it is older than 2.7", real->version);
+    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name_, made->obstacle_);
+  } else if (made->ranks_ > 1) {
+    const Settings& own = settings().settings;
+    const cuda::CommunicatorSettings device_settings = {comm,
+                                                        real->functions,
+                                                        made->device_,
+                                                        static_cast<unsigned>(made->ranks_),
+                                                        static_cast<unsigned>(made->rank_),
+                                                        own.block,
+                                                        own.scale_is_mean,
+                                                        own.residuals_are_bfloat16,
+                                                        own.chunk};
+    std::array<char, 256> message{};
+    made->device_side_ = settings().library->create(device_settings, message.data(), message.size());
+    if (made->device_side_ == nullptr) {
+      return Status::error(Code::kSystemError, "communicator '{}', rank {}: {}", made->name_, made->rank_,
+                           message.data());
+    }
+  }
+  return made;
+}
+
+bool Communicator::learn_place() {
+  return real_->count(comm_, &ranks_) == nccl::kSuccess &&
+         real_->user_rank(comm_, &rank_) == nccl::kSuccess &&
+         real_->device(comm_, &device_) == nccl::kSuccess;
+}
+
+Communicator::~Communicator() {
+  if (device_side_ != nullptr) settings().library->destroy(device_side_);
+}
+
+nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Communicator>>& all) {
+  std::vector<cuda::Comparison> comparisons;
+  std::vector<Communicator*> compared;
+  std::vector<std::array<std::uint64_t, kAgreed>> mine(all.size());
+  std::vector<std::vector<std::uint64_t>> found(all.size());
+  for (const auto& one : all) {
+    if (one->device_side_ == nullptr) continue;
+    const std::size_t i = compared.size();
+    mine[i] = agreed_numbers(settings().settings, one->name_);
+    found[i].resize(kAgreed * static_cast<std::size_t>(one->ranks_));
+    comparisons.push_back({one->device_side_, mine[i].data(), kAgreed, found[i].data()});
+    compared.push_back(one.get());
+  }
+  if (comparisons.empty()) return nccl::kSuccess;
+  const nccl::Result result = settings().library->compare(comparisons.data(), comparisons.size());
+  if (result != nccl::kSuccess) return result;
+  for (std::size_t i = 0; i < compared.size(); ++i) {
+    for (std::size_t k = 0; k < found[i].size(); ++k) {
+      if (found[i][k] == found[i][k % kAgreed]) continue;
+      compared[i]->obstacle_ =
+          fmt::format("rank {} differs from rank 0 in {}", k / kAgreed, kAgreedNames[k % kAgreed]);
+      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name_,
+          compared[i]->ranks_, compared[i]->obstacle_);
+      break;
+    }
+  }
+  return nccl::kSuccess;
+}
+
+bool Communicator::exact(const Arguments& call, std::string_view reason) {
+  ++exact_calls_;
+  log(LogLevel::kInfo, "communicator '{}', allreduce of {} x {}: {}", name_, call.count,
+      name_of(static_cast<DataType>(call.type)), reason);
+  return false;
+}
+
+bool Communicator::is_warming_up(const std::string& tag, const Arguments& call) {
+  const std::uint32_t calls = settings().settings.warmup_calls;
+  if (calls == 0) return false;
+  const std::string key = tag.empty() ? fmt::format("{}:{}:{}", call.count, static_cast<int>(call.type),
+                                                    static_cast<int>(call.op))
+                                      : "tag " + tag;
+  std::uint32_t& made = warmup_[key];
+  if (made >= calls) return false;
+  ++made;
+  return true;
+}
+
+bool Communicator::decide(const Arguments& call, std::string* tag) {
+  *tag = api::resolve_tag("", call.send, true);
+  const auto exact_because = [&](std::string_view reason) {
+    if (!tag->empty()) ++counts_[*tag].exact;
+    return exact(call, reason);
+  };
+  if (!obstacle_.empty()) return exact_because(obstacle_);
+  if (call.op != nccl::kSum && call.op != nccl::kAvg) {
+    return exact_because("exact: the reduction is neither sum nor average");
+  }
+  const collective::CallFacts facts = {call.count,
+                                       static_cast<DataType>(call.type),
+                                       static_cast<ReduceOp>(call.op),
+                                       tag->empty() ? kUntagged : *tag,
+                                       name_,
+                                       static_cast<std::size_t>(ranks_)};
+  const std::uint64_t min_size = settings().settings.min_size;
+  const collective::Decision decision = collective::decide(settings().rules, min_size, facts);
+  if (!decision.compress) {
+    const bool is_read = log_level() >= LogLevel::kInfo;
+    return exact_because(is_read ? collective::explain(decision, settings().rules, min_size, facts)
+                                 : std::string());
+  }
+  if (settings().library->is_capturing(call.stream)) {
+    if (!std::exchange(said_capture_, true)) {
+      log(LogLevel::kWarn,
+          "communicator '{}': allreduces that are captured into a CUDA graph are not compressed", name_);
+    }
+    return exact_because("exact: its stream is being captured into a graph");
+  }
+  if (is_warming_up(*tag, call)) return exact_because("exact: one of the first ONEBIT_WARMUP_CALLS");
+  ++counts_[*tag].compressed;
+  return true;
+}
+
+void Communicator::count_as_exact(std::string_view tag) {
+  Counts& counts = counts_.find(tag)->second;
+  --counts.compressed;
+  if (!tag.empty()) ++counts.exact;
+  ++exact_calls_;
+}
+
+bool Communicator::accepts_buffers(const Arguments& call) {
+  const std::size_t element = size_of(static_cast<DataType>(call.type));
+  for (const void* const address : {call.send, static_cast<const void*>(call.receive)}) {
+    if (known_buffers_.contains(address)) continue;
+    const auto refuse = [&](const char* why) {
+      log(LogLevel::kWarn, "communicator '{}', rank {}, allreduce of {} x {}: the buffer at {} {}", name_,
+          rank_, call.count, name_of(static_cast<DataType>(call.type)), address, why);
+      return false;
+    };
+    if (reinterpret_cast<std::uintptr_t>(address) % element != 0)
+      return refuse("is not aligned to its elements");
+    if (!settings().library->is_reachable(address, device_)) return refuse("is no memory that a GPU can use");
+    if (known_buffers_.size() >= kKnownBuffers) known_buffers_.clear();
+    known_buffers_.insert(address);
+  }
+  return true;
+}
+
+void Communicator::abort() {
+  if (device_side_ != nullptr) settings().library->abort(device_side_);
+}
+
+void Communicator::log_summary() {
+  if (log_level() < LogLevel::kInfo) return;
+  if (!is_blocking_) learn_place();  // it was not there yet when it was made
+  std::uint64_t compressed = 0;
+  std::string tags;
+  for (const auto& [tag, counts] : counts_) {
+    compressed += counts.compressed;
+    tags += fmt::format("; {} {} in 1 bit, {} exact", tag.empty() ? kUntagged : std::string_view(tag),
+                        counts.compressed, counts.exact);
+  }
+  cuda::CommunicatorStatistics device{};
+  if (device_side_ != nullptr) device = settings().library->statistics(device_side_);
+  log(LogLevel::kInfo,
+      "communicator '{}', rank {} of {}: {} allreduces in 1 bit ({} bytes, {} sent), {} exact, {} bytes of "
+      "residuals, {} "
+      "resets{}",
+      name_, rank_, ranks_, compressed, device.bytes, device.sent_bytes, exact_calls_, device.residual_bytes,
+      device.resets, tags);
+}
+
+// ---- the registry ----
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<nccl::Comm, std::shared_ptr<Communicator>> communicators;
+};
+Registry& registry() {
+  // Never destroyed: threads of the job may still call when static objects are torn down.
+  static Registry* const instance = new Registry;
+  return *instance;
+}
+
+/// For jobs that end without ncclCommDestroy.
+void log_summaries_of_the_rest() {
+  std::vector<std::shared_ptr<Communicator>> rest;
+  {
+    const std::lock_guard lock(registry().mutex);
+    for (const auto& [comm, communicator] : registry().communicators) rest.push_back(communicator);
+  }
+  for (const auto& communicator : rest) communicator->log_summary();
+}
+
+}  // namespace
+
+void add(const std::shared_ptr<Communicator>& communicator) {
+  static const int registered = std::atexit(log_summaries_of_the_rest);
+  static_cast<void>(registered);
+  const std::lock_guard lock(registry().mutex);
+  registry().communicators[communicator->comm()] = communicator;
+}
+
+std::shared_ptr<Communicator> find(nccl::Comm comm) {
+  const std::lock_guard lock(registry().mutex);
+  const auto at = registry().communicators.find(comm);
+  return at == registry().communicators.end() ? nullptr : at->second;
+}
+
+std::shared_ptr<Communicator> remove(nccl::Comm comm) {
+  const std::lock_guard lock(registry().mutex);
+  const auto node = registry().communicators.extract(comm);
+  return node.empty() ? nullptr : std::move(node.mapped());
+}
+
+}  // namespace onebit::shim

@@ -1,0 +1,101 @@
+// What the shim knows of a communicator: its place in the job, how its calls are decided, what became of
+// them.
+//
+// Decisions use only what is equal on all ranks. A communicator is used by one thread at a time, as NCCL has
+// it; the registry is for any thread, and holds no lock while NCCL or CUDA is called. An aborted communicator
+// lives until the last call in it returns.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "collective/rules.h"
+#include "cuda_library.h"
+#include "real_nccl.h"
+#include "settings.h"
+
+namespace onebit::shim {
+
+/// The arguments of ncclAllReduce.
+struct Arguments {
+  const void* send;
+  void* receive;
+  std::size_t count;
+  nccl::Type type;
+  nccl::Op op;
+  cudaStream_t stream;
+};
+
+class Communicator {
+ public:
+  /// What NCCL says of the communicator. `is_blocking`: its functions return when they are done.
+  static Result<std::shared_ptr<Communicator>> create(const RealNccl* real, nccl::Comm comm, std::string name,
+                                                      bool is_blocking);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
+
+  /// Compares the settings of all ranks of each; where they differ, all its calls go the exact way.
+  /// Collective.
+  static nccl::Result compare_settings(const std::vector<std::shared_ptr<Communicator>>& all);
+
+  /// Whether the call is to be compressed, and under which tag ("": recognised by its buffer). Counts it;
+  /// says why not at INFO.
+  bool decide(const Arguments& call, std::string* tag);
+  /// A compressed call turned out to be exact: a rank lacks memory.
+  void count_as_exact(std::string_view tag);
+  /// False, with a line in the log, when the call's buffers cannot be used by the communicator's device.
+  bool accepts_buffers(const Arguments& call);
+
+  const RealNccl& real() const { return *real_; }
+  nccl::Comm comm() const { return comm_; }
+  nccl::NcclCommunicator* device_side() const { return device_side_; }
+  const std::string& name() const { return name_; }
+  bool is_blocking() const { return is_blocking_; }
+  /// NCCL is about to abort it. Any thread.
+  void abort();
+  /// One line about all its calls.
+  void log_summary();
+
+ private:
+  struct Counts {
+    std::uint64_t compressed = 0;
+    std::uint64_t exact = 0;
+  };
+
+  Communicator(const RealNccl* real, nccl::Comm comm, std::string name, bool is_blocking)
+      : real_(real), comm_(comm), name_(std::move(name)), is_blocking_(is_blocking) {}
+  /// Its size, rank and device by NCCL.
+  bool learn_place();
+  bool is_warming_up(const std::string& tag, const Arguments& call);
+  bool exact(const Arguments& call, std::string_view reason);
+
+  const RealNccl* const real_;
+  const nccl::Comm comm_;
+  const std::string name_;
+  const bool is_blocking_;
+  int rank_ = 0;
+  int ranks_ = 1;
+  int device_ = 0;
+  std::string obstacle_;  ///< why no call is compressed; empty if calls may be
+  nccl::NcclCommunicator* device_side_ = nullptr;
+  std::map<std::string, Counts, std::less<>> counts_;         ///< by tag; "" for calls without one
+  std::map<std::string, std::uint32_t, std::less<>> warmup_;  ///< calls so far, by tag or size
+  std::uint64_t exact_calls_ = 0;
+  bool said_capture_ = false;
+  static constexpr std::size_t kKnownBuffers = 1024;
+  std::unordered_set<const void*> known_buffers_;
+};
+
+// ---- the registry ----
+
+void add(const std::shared_ptr<Communicator>& communicator);
+/// Null for a communicator that was made where we could not see it.
+std::shared_ptr<Communicator> find(nccl::Comm comm);
+std::shared_ptr<Communicator> remove(nccl::Comm comm);
+
+}  // namespace onebit::shim

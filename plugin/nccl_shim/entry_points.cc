@@ -1,0 +1,195 @@
+// The functions of NCCL that the shim takes the place of, and those by which a job tags tensors.
+//
+// Each finds the NCCL that it was called for and does at least what that one does. Without ONEBIT_COMPRESS
+// nothing else happens. No exception leaves. Threads: as NCCL's.
+#include <dlfcn.h>
+#include <onebit/onebit.h>
+
+#include <exception>
+
+#include "api/tags.h"
+#include "base/log.h"
+#include "group.h"
+
+namespace {
+
+using namespace onebit;  // NOLINT(google-build-using-namespace): the functions below stand outside of it
+using namespace onebit::shim;  // NOLINT(google-build-using-namespace)
+using nccl::Comm;
+using nccl::kInternalError;
+using nccl::kInvalidUsage;
+using nccl::kSuccess;
+using nccl::kSystemError;
+
+/// A value of ncclConfig_t that was not set.
+constexpr int kUndefinedInt = -2147483647 - 1;
+
+/// body(real) with the NCCL that the call was meant for.
+template <typename Body>
+nccl::Result forward(const void* caller, Body body) noexcept {
+  try {
+    const RealNccl* const real = real_nccl(caller);
+    return real == nullptr ? kSystemError : body(*real);
+  } catch (const std::exception& exception) {
+    log(LogLevel::kWarn, "libonebit-nccl: {}", exception.what());
+    return kInternalError;
+  }
+}
+
+/// kSuccess if calls pass through, or all is there to compress them.
+nccl::Result check_settings() {
+  if (!is_active() || shim_settings().ok()) return kSuccess;
+  log(LogLevel::kWarn, "ONEBIT_COMPRESS is set, but {}", shim_settings().status().message());
+  return kInvalidUsage;
+}
+
+std::string name_in(const Config* config) {
+  // ncclConfig_t has the name since 2.27; unset it is null.
+  constexpr unsigned kFirstVersionWithName = 22700;
+  const bool has_name =
+      config != nullptr && config->version >= kFirstVersionWithName && config->name != nullptr;
+  return has_name ? config->name : "world";
+}
+
+bool is_blocking_in(const Config* config, bool otherwise) {
+  return config == nullptr || config->blocking == kUndefinedInt ? otherwise : config->blocking != 0;
+}
+
+/// make(real) creates `count` communicators at `comms`, which are then ours too.
+template <typename Make>
+nccl::Result create(const void* caller, const Comm* comms, int count, const Config* config, bool is_blocking,
+                    Make make) {
+  return forward(caller, [&](const RealNccl& real) {
+    if (const nccl::Result result = check_settings(); result != kSuccess) return result;
+    const nccl::Result result = make(real);
+    const bool is_blocking_too = is_blocking_in(config, is_blocking);
+    const bool is_made = result == kSuccess || (result == nccl::kInProgress && !is_blocking_too);
+    if (!is_active() || !is_made) return result;
+    std::vector<NewCommunicator> made;
+    for (int i = 0; i < count; ++i) made.push_back({&real, comms + i, name_in(config), is_blocking_too});
+    const nccl::Result taken = Group::current().take_over(std::move(made));
+    return taken == kSuccess ? result : taken;
+  });
+}
+
+nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
+  return forward(caller, [&](const RealNccl& real) {
+    const std::shared_ptr<Communicator> communicator = is_active() ? find(comm) : nullptr;
+    const RealNccl& its = communicator != nullptr ? communicator->real() : real;
+    const auto pass_through = [&] {
+      return its.functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
+    };
+    if (communicator == nullptr) return pass_through();
+    QueuedCall call{communicator, a, {}};
+    if (!communicator->decide(a, &call.tag)) return pass_through();
+    if (!communicator->accepts_buffers(a)) return nccl::kInvalidArgument;
+    return Group::current().run(std::move(call));
+  });
+}
+
+/// Ends a communicator by `function`; our part of it ends after NCCL's, and after the last call in it.
+nccl::Result end(const void* caller, Comm comm, nccl::Result (*RealNccl::*function)(Comm), bool aborts) {
+  return forward(caller, [&](const RealNccl& real) {
+    const std::shared_ptr<Communicator> communicator = is_active() ? remove(comm) : nullptr;
+    if (communicator == nullptr) return (real.*function)(comm);
+    if (aborts) {
+      communicator->abort();
+    } else {
+      communicator->log_summary();
+    }
+    return (communicator->real().*function)(comm);
+  });
+}
+
+/// Says what is wrong, and gives the call to libonebit.so too, if the job has it.
+template <typename Function, typename... Args>
+onebitResult_t answer(const char* name, const Status& status, Function*, Args... args) {
+  if (!status.ok()) {
+    log(LogLevel::kWarn, "{}: {}", name, status.message());
+    return static_cast<onebitResult_t>(status.code());
+  }
+  const auto next = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  return next == nullptr ? onebitSuccess : next(args...);
+}
+
+}  // namespace
+
+#define ONEBIT_NCCL extern "C" __attribute__((visibility("default"))) nccl::Result
+#define ONEBIT_CALLER __builtin_return_address(0)
+
+ONEBIT_NCCL ncclAllReduce(const void* send, void* receive, std::size_t count, nccl::Type type, nccl::Op op,
+                          Comm comm, cudaStream_t stream) {
+  return all_reduce(ONEBIT_CALLER, {send, receive, count, type, op, stream}, comm);
+}
+
+ONEBIT_NCCL ncclGroupStart() {
+  return forward(ONEBIT_CALLER, [](const RealNccl& real) {
+    const nccl::Result result = real.functions.group_start();
+    if (result == kSuccess && is_active()) Group::current().start();
+    return result;
+  });
+}
+
+ONEBIT_NCCL ncclGroupEnd() {
+  return forward(ONEBIT_CALLER, [](const RealNccl& real) {
+    const nccl::Result result = real.functions.group_end();
+    return is_active() ? Group::current().end(result) : result;
+  });
+}
+
+ONEBIT_NCCL ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int rank) {
+  return create(ONEBIT_CALLER, comm, 1, nullptr, true,
+                [&](const RealNccl& real) { return real.init_rank(comm, ranks, id, rank); });
+}
+
+ONEBIT_NCCL ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
+  return create(ONEBIT_CALLER, comm, 1, config, true,
+                [&](const RealNccl& real) { return real.init_rank_config(comm, ranks, id, rank, config); });
+}
+
+ONEBIT_NCCL ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config) {
+  return create(ONEBIT_CALLER, comm, 1, config, true, [&](const RealNccl& real) {
+    return real.init_rank_scalable(comm, ranks, rank, ids, id, config);
+  });
+}
+
+ONEBIT_NCCL ncclCommInitAll(Comm* comms, int devices, const int* list) {
+  return create(ONEBIT_CALLER, comms, devices, nullptr, true,
+                [&](const RealNccl& real) { return real.init_all(comms, devices, list); });
+}
+
+ONEBIT_NCCL ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
+  const auto parent = is_active() ? find(comm) : nullptr;
+  return create(ONEBIT_CALLER, made, 1, config, parent == nullptr || parent->is_blocking(),
+                [&](const RealNccl& real) { return real.split(comm, color, key, made, config); });
+}
+
+ONEBIT_NCCL ncclCommDestroy(Comm comm) {
+  return end(ONEBIT_CALLER, comm, &RealNccl::destroy, false);
+}
+
+ONEBIT_NCCL ncclCommAbort(Comm comm) {
+  return end(ONEBIT_CALLER, comm, &RealNccl::abort, true);
+}
+
+// ---- tags: for jobs that find these by dlsym ----
+
+onebitResult_t onebitTagBuffer(const void* base, std::size_t bytes, const char* tag) {
+  const Status status =
+      tag == nullptr ? Status(Code::kInvalidArgument, "the tag is null") : api::tag_buffer(base, bytes, tag);
+  return answer("onebitTagBuffer", status, &onebitTagBuffer, base, bytes, tag);
+}
+
+onebitResult_t onebitUntagBuffer(const void* base) {
+  return answer("onebitUntagBuffer", api::untag_buffer(base), &onebitUntagBuffer, base);
+}
+
+onebitResult_t onebitScopeBegin(const char* tag) {
+  const Status status =
+      tag == nullptr ? Status(Code::kInvalidArgument, "the tag is null") : api::begin_scope(tag);
+  return answer("onebitScopeBegin", status, &onebitScopeBegin, tag);
+}
+
+onebitResult_t onebitScopeEnd() {
+  return answer("onebitScopeEnd", api::end_scope(), &onebitScopeEnd);
+}

@@ -1,0 +1,56 @@
+// The NCCL that a call was meant for, however the job has loaded it.
+//
+// Names are looked up as pncclX, which every NCCL exports beside ncclX and this library does not define. The
+// library is found, in this order: ONEBIT_NCCL_LIBRARY; what the caller's own object sees (it and what it
+// needs: also under RTLD_LOCAL, also when NCCL is linked into it); the next object after this one; any loaded
+// object. A table is kept for each library, never freed, with the library held. Any thread.
+#pragma once
+
+#include "collective/nccl/nccl_abi.h"
+
+namespace onebit::shim {
+
+/// ncclUniqueId.
+struct UniqueId {
+  char bytes[128];
+};
+
+/// The head of ncclConfig_t; fields after it differ between versions.
+struct Config {
+  std::size_t size;
+  unsigned magic;
+  unsigned version;
+  int blocking;
+  int cga_cluster_size;
+  int min_ctas;
+  int max_ctas;
+  const char* net_name;
+  int split_share;
+  int traffic_class;
+  const char* name;  ///< from 2.27 on
+};
+
+struct RealNccl {
+  nccl::Functions functions{};
+  nccl::Result (*init_rank)(nccl::Comm* comm, int ranks, UniqueId id, int rank) = nullptr;
+  nccl::Result (*init_rank_config)(nccl::Comm* comm, int ranks, UniqueId id, int rank,
+                                   Config* config) = nullptr;
+  nccl::Result (*init_rank_scalable)(nccl::Comm* comm, int ranks, int rank, int ids, UniqueId* id,
+                                     Config* config) = nullptr;
+  nccl::Result (*init_all)(nccl::Comm* comms, int devices, const int* list) = nullptr;
+  nccl::Result (*split)(nccl::Comm comm, int color, int key, nccl::Comm* made, Config* config) = nullptr;
+  nccl::Result (*destroy)(nccl::Comm comm) = nullptr;
+  nccl::Result (*abort)(nccl::Comm comm) = nullptr;
+  nccl::Result (*count)(nccl::Comm comm, int* count) = nullptr;
+  nccl::Result (*user_rank)(nccl::Comm comm, int* rank) = nullptr;
+  nccl::Result (*device)(nccl::Comm comm, int* device) = nullptr;
+  int version = 0;
+
+  /// Whether it has all that a compressed allreduce needs (2.7 and later).
+  bool is_recent() const { return functions.send != nullptr && functions.receive != nullptr; }
+};
+
+/// For a call that returns to `caller`. Null when there is no NCCL in this process; said once.
+const RealNccl* real_nccl(const void* caller);
+
+}  // namespace onebit::shim

@@ -1,0 +1,40 @@
+#include "settings.h"
+
+#include <cstdlib>
+
+#include "cuda_library.h"
+
+namespace onebit::shim {
+namespace {
+
+Result<ShimSettings> read() {
+  ShimSettings read{};
+  ONEBIT_ASSIGN_OR_RETURN(read.settings, Settings::from_environment());
+  set_log_level(read.settings.debug);
+  ONEBIT_ASSIGN_OR_RETURN(read.rules, collective::Rules::parse(read.settings.compress));
+  if (read.settings.transport == "tcp") {
+    return Status(Code::kInvalidUsage,
+                  "ONEBIT_TRANSPORT=tcp cannot carry buffers of GPUs: set auto or nccl, or leave it unset");
+  }
+  ONEBIT_ASSIGN_OR_RETURN(read.library, cuda_library(read.settings.cuda_library));
+  read.library->set_log_level(static_cast<int>(read.settings.debug));
+  return read;
+}
+
+}  // namespace
+
+bool is_active() {
+  static const bool active = [] {
+    const char* const rules = std::getenv("ONEBIT_COMPRESS");
+    return rules != nullptr && *rules != '\0';
+  }();
+  return active;
+}
+
+const Result<ShimSettings>& shim_settings() {
+  // Never destroyed: threads of the job may still call when static objects are torn down.
+  static const auto* const settings = new Result<ShimSettings>(read());
+  return *settings;
+}
+
+}  // namespace onebit::shim

@@ -1,0 +1,8 @@
+// The kernels for bf16 tensors.
+#include "codec/cuda/tensor_kernels.cuh"
+
+namespace onebit::codec::cuda {
+
+template struct TensorKernels<DataType::kBFloat16>;
+
+}  // namespace onebit::codec::cuda

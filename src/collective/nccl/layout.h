@@ -1,0 +1,66 @@
+// Where the parts of a call's messages lie in device memory: pure arithmetic, the same on all ranks.
+//
+// A message is one piece: its scales, rounded up to 16 bytes, then its bits, likewise; a rank's messages lie
+// `stride` bytes apart. Message p of a rank's outgoing ones is what it says about partition p. docs/format.md
+// has the layout. Values only.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "codec/cuda/pieces.h"
+#include "codec/parameters.h"
+#include "collective/partition.h"
+
+namespace onebit::nccl {
+
+/// Bytes of all messages of a rank, unless a chunk is given: what staging memory is about twice as large as.
+constexpr std::size_t kStagingTarget = std::size_t{64} << 20;
+
+/// Where the bits of a message of n elements begin.
+constexpr std::size_t bits_offset(std::size_t n, std::uint32_t block) {
+  return (4 * codec::scale_count(n, block) + 15) / 16 * 16;
+}
+constexpr std::size_t message_bytes(std::size_t n, std::uint32_t block) {
+  return bits_offset(n, block) + codec::cuda::packed_bit_bytes(n);
+}
+
+/// One call: its partitions and chunks, and the sizes of its messages.
+class Layout {
+ public:
+  /// `chunk`: elements of a partition that go in one message, 0 for automatic; rounded up to whole blocks.
+  /// `whole` mode has one chunk: its scale is known when all of the buffer has been read.
+  Layout(std::size_t count, std::size_t ranks, codec::Parameters parameters, std::size_t chunk)
+      : plan_(count, ranks, chunk_elements(count, ranks, parameters, chunk)),
+        ranks_(ranks),
+        block_(parameters.block) {}
+
+  const collective::PartitionPlan& plan() const { return plan_; }
+  std::size_t ranks() const { return ranks_; }
+  std::uint32_t block() const { return block_; }
+  /// Bytes from a message about chunk `chunk` to the next: those of the first partition, which no other's are
+  /// longer than.
+  std::size_t stride(std::size_t chunk) const { return message_bytes(plan_.chunk(0, chunk).length, block_); }
+  /// Bytes of the messages of all ranks; the first chunk is the longest.
+  std::size_t staging_bytes() const { return ranks_ * stride(0); }
+  /// Sub-blocks of all partitions, as `whole` mode counts them.
+  std::size_t sub_blocks() const {
+    std::size_t sum = 0;
+    for (std::size_t p = 0; p < ranks_; ++p) sum += codec::sub_block_count(plan_.partition(p).length);
+    return sum;
+  }
+
+ private:
+  static std::size_t chunk_elements(std::size_t count, std::size_t ranks, codec::Parameters parameters,
+                                    std::size_t chunk) {
+    if (parameters.block == codec::kWhole) return std::max<std::size_t>(count, 8);
+    if (chunk == 0) chunk = kStagingTarget * 8 / ranks;
+    return (chunk + parameters.block - 1) / parameters.block * parameters.block;
+  }
+
+  collective::PartitionPlan plan_;
+  std::size_t ranks_;
+  std::uint32_t block_;
+};
+
+}  // namespace onebit::nccl

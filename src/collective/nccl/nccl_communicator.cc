@@ -1,0 +1,77 @@
+#include "collective/nccl/nccl_communicator.h"
+
+#include "collective/nccl/device_guard.h"
+
+namespace onebit::nccl {
+
+namespace {
+
+CodecOptions with_stream(CodecOptions options, cudaStream_t stream) {
+  options.memory.stream = stream;
+  return options;
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, cudaStream_t own_stream)
+    : options_(options),
+      own_stream_(own_stream),
+      codec_(with_stream(options.codec, own_stream)),
+      slots_([this](std::size_t count) { return codec_.make_residuals(layout(count)); }) {}
+
+onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
+    const CommunicatorOptions& options) {
+  const DeviceGuard guard(options.device);
+  cudaStream_t stream = nullptr;
+  cudaError_t error = guard.error();
+  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options, stream));
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
+  const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
+  if (error == cudaSuccess) {
+    made->exchanged_ = DeviceMemory({options.codec.memory.allocator, stream}, bytes);
+    error = cudaStreamSynchronize(stream);
+  }
+  if (error != cudaSuccess) {
+    return Status::error(Code::kSystemError, "CUDA device {}: {}", options.device, cudaGetErrorString(error));
+  }
+  if (made->exchanged_.data() == nullptr) {
+    return Status::error(Code::kSystemError, "CUDA device {} has no {} bytes of memory left", options.device,
+                         bytes);
+  }
+  return made;
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  const DeviceGuard guard(options_.device);
+  // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
+  exchanged_ = DeviceMemory();
+  slots_ = ResidualSlots(nullptr);
+  codec_.release();
+  if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
+}
+
+Statistics NcclCommunicator::statistics() const {
+  Statistics now = statistics_;
+  now.residual_bytes = slots_.bytes();
+  now.resets = slots_.resets();
+  return now;
+}
+
+cudaError_t NcclCommunicator::enter(cudaStream_t stream) {
+  // The handle of a thread's default stream is the same in all threads.
+  const bool same = has_last_ && stream == last_stream_ && stream != cudaStreamPerThread;
+  if (same || !has_last_) return cudaSuccess;
+  return cudaStreamWaitEvent(stream, last_event_, 0);
+}
+
+cudaError_t NcclCommunicator::leave(cudaStream_t stream) {
+  cudaError_t error = cudaEventRecord(last_event_, stream);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(own_stream_, last_event_, 0);
+  has_last_ = error == cudaSuccess;
+  last_stream_ = stream;
+  return error;
+}
+
+}  // namespace onebit::nccl

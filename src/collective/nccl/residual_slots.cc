@@ -1,0 +1,149 @@
+#include "collective/nccl/residual_slots.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace onebit::nccl {
+namespace {
+
+/// A tensor without a tag that did not come in this many calls, and twice as many as there are tensors of its
+/// size, is taken to be gone.
+constexpr std::uint64_t kLongAgo = 16;
+/// Tensors of a count that have come once: with more, the oldest is taken to be gone. A job that shows a new
+/// buffer in every call would fill the memory.
+constexpr std::uint64_t kNewcomers = 128;
+
+}  // namespace
+
+std::size_t ResidualSlots::Hash::operator()(const Identity& identity) const {
+  std::size_t hash = std::hash<std::string>()(identity.tag);
+  for (const std::size_t part :
+       {reinterpret_cast<std::size_t>(identity.buffer), identity.count,
+        static_cast<std::size_t>(identity.type), static_cast<std::size_t>(identity.op)}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+bool ResidualSlots::reserve(std::size_t count) {
+  if (spare_.contains(count)) return true;
+  std::optional<Residuals> made = make_(count);
+  if (!made) return false;
+  spare_.emplace(count, std::move(made));
+  return true;
+}
+
+cudaError_t ResidualSlots::reset(const Slot& slot, cudaStream_t stream) {
+  ++resets_;
+  return slot.residuals.reset(stream);
+}
+
+cudaError_t ResidualSlots::find(const Identity& identity, cudaStream_t stream, const Residuals** found) {
+  ++clock_;
+  Slot* slot = nullptr;
+  if (const auto at = by_identity_.find(identity); at != by_identity_.end()) {
+    slot = at->second;
+    const bool moved = identity.tag.empty() && slot->before != 0 && slot->before != previous_;
+    if (moved) {
+      if (const cudaError_t error = reset(*slot, stream); error != cudaSuccess) return error;
+    }
+  } else {
+    if (!identity.tag.empty()) drop_other_shapes(identity);
+    if (const cudaError_t error = take(identity, stream, &slot); error != cudaSuccess) return error;
+  }
+  slot->last_use = clock_;
+  ++slot->uses;
+  slot->before = previous_;
+  previous_ = slot->number;
+  *found = &slot->residuals;
+  return cudaSuccess;
+}
+
+void ResidualSlots::drop_other_shapes(const Identity& identity) {
+  const auto is_other = [&](const auto& slot) { return slot->identity.tag == identity.tag; };
+  for (const auto& slot : slots_) {
+    if (!is_other(slot)) continue;
+    log(LogLevel::kWarn, "tag '{}' had {} elements of {} and has {} of {} now: its residuals start anew",
+        identity.tag, slot->identity.count, name_of(slot->identity.type), identity.count,
+        name_of(identity.type));
+    by_identity_.erase(slot->identity);
+    ++resets_;
+    // What was reserved stays: another tensor of this count may come.
+    if (auto& spare = spare_[slot->identity.count]; !spare) spare = std::move(slot->residuals);
+  }
+  std::erase_if(slots_, is_other);
+}
+
+ResidualSlots::Slot* ResidualSlots::least_recent(std::size_t count) {
+  Slot* oldest = nullptr;
+  for (const auto& slot : slots_) {
+    if (slot->identity.count != count) continue;
+    if (oldest == nullptr || slot->last_use < oldest->last_use) oldest = slot.get();
+  }
+  return oldest;
+}
+
+ResidualSlots::Slot* ResidualSlots::abandoned(std::size_t count) {
+  Slot* oldest = nullptr;
+  Slot* oldest_newcomer = nullptr;
+  std::uint64_t same = 0;
+  std::uint64_t newcomers = 0;
+  const auto older = [](const Slot* one, const Slot* than) {
+    return than == nullptr || one->last_use < than->last_use;
+  };
+  for (const auto& slot : slots_) {
+    if (slot->identity.count != count) continue;
+    ++same;
+    if (!slot->identity.tag.empty()) continue;
+    if (older(slot.get(), oldest)) oldest = slot.get();
+    if (slot->uses > 1) continue;
+    ++newcomers;
+    if (older(slot.get(), oldest_newcomer)) oldest_newcomer = slot.get();
+  }
+  if (newcomers >= kNewcomers) return oldest_newcomer;
+  return oldest != nullptr && oldest->last_use + kLongAgo + 2 * same < clock_ ? oldest : nullptr;
+}
+
+cudaError_t ResidualSlots::take(const Identity& identity, cudaStream_t stream, Slot** taken) {
+  Slot* slot = nullptr;
+  if (auto& spare = spare_[identity.count]; spare) {
+    slot = slots_.emplace_back(std::make_unique<Slot>()).get();
+    slot->residuals = std::move(*std::exchange(spare, std::nullopt));
+    if (const cudaError_t error = slot->residuals.reset(stream); error != cudaSuccess) return error;
+  } else if (slot = abandoned(identity.count); slot == nullptr) {
+    if (std::optional<Residuals> made = make_(identity.count); made) {
+      slot = slots_.emplace_back(std::make_unique<Slot>()).get();
+      slot->residuals = std::move(*made);
+    } else {
+      slot = least_recent(identity.count);
+      if (slot == nullptr) return cudaErrorMemoryAllocation;
+      log(LogLevel::kWarn,
+          "no device memory is left for the residuals of {} elements: those of the tensor used longest ago "
+          "are "
+          "given up",
+          identity.count);
+    }
+  }
+  if (slot->number != 0) {  // it was another tensor's
+    by_identity_.erase(slot->identity);
+    if (const cudaError_t error = reset(*slot, stream); error != cudaSuccess) return error;
+  }
+  slot->number = ++numbers_;
+  slot->identity = identity;
+  slot->before = 0;
+  slot->uses = 0;
+  by_identity_[identity] = slot;
+  *taken = slot;
+  return cudaSuccess;
+}
+
+std::size_t ResidualSlots::bytes() const {
+  std::size_t sum = 0;
+  for (const auto& slot : slots_) sum += slot->residuals.bytes();
+  for (const auto& [count, spare] : spare_) sum += spare ? spare->bytes() : 0;
+  return sum;
+}
+
+}  // namespace onebit::nccl

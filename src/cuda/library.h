@@ -1,0 +1,78 @@
+// The one door of libonebit-cuda.so: a table of functions, found by its name with dlsym. Plain data goes
+// through it, no exceptions do. Whoever opens it is built from the same tree; the version tells when not.
+//
+// Threads: as NcclCommunicator's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collective/nccl/nccl_abi.h"
+
+namespace onebit::nccl {
+class NcclCommunicator;
+}
+
+namespace onebit::cuda {
+
+constexpr int kLibraryVersion = 1;
+constexpr const char* kLibrarySymbol = "onebit_cuda_library";
+
+struct CommunicatorSettings {
+  nccl::Comm comm;
+  nccl::Functions nccl;
+  int device;
+  unsigned ranks, rank;
+  std::uint32_t block;  ///< 0: whole
+  bool scale_is_mean;
+  bool errors_are_bfloat16;
+  std::size_t chunk;  ///< elements, 0: automatic
+};
+
+struct CommunicatorStatistics {
+  std::uint64_t calls, bytes, sent_bytes, residual_bytes, resets;
+};
+
+/// An allreduce as the job called it; see nccl::Request. `type` and `op` are NCCL's numbers.
+struct AllReduce {
+  nccl::NcclCommunicator* communicator;
+  const void* send;
+  void* receive;
+  std::size_t count;
+  nccl::Type type;
+  nccl::Op op;
+  const char* tag;  ///< "": the tensor is recognised by its buffer
+  cudaStream_t stream;
+  bool compressed;  ///< out; false: to be made the exact way
+};
+
+/// What a rank tells the others of its communicator: `count` numbers, at most 32; `all` has room for those of
+/// all ranks.
+struct Comparison {
+  nccl::NcclCommunicator* communicator;
+  const std::uint64_t* mine;
+  std::size_t count;
+  std::uint64_t* all;
+};
+
+struct Library {
+  int version;
+  /// Null, with the reason in `message`, when it cannot be.
+  nccl::NcclCommunicator* (*create)(const CommunicatorSettings& settings, char* message, std::size_t size);
+  /// Its memory goes back when what uses it is over.
+  void (*destroy)(nccl::NcclCommunicator* communicator);
+  /// Before NCCL aborts it: a call in progress in another thread ends. Any thread.
+  void (*abort)(nccl::NcclCommunicator* communicator);
+  CommunicatorStatistics (*statistics)(const nccl::NcclCommunicator* communicator);
+  nccl::Result (*all_reduce)(AllReduce* calls, std::size_t count);
+  /// Collective over all ranks of each; waits.
+  nccl::Result (*compare)(Comparison* comparisons, std::size_t count);
+  /// Whether the stream is being captured into a graph.
+  bool (*is_capturing)(cudaStream_t stream);
+  /// False when kernels on `device` cannot use the memory at `address`: host memory that is not registered.
+  bool (*is_reachable)(const void* address, int device);
+  /// onebit::LogLevel's numbers.
+  void (*set_log_level)(int level);
+};
+
+}  // namespace onebit::cuda

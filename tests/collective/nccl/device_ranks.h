@@ -1,0 +1,63 @@
+// Ranks whose communicators run allreduces in 1 bit, as threads over the stand-in for NCCL.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collective/nccl/nccl_communicator.h"
+#include "cuda_cpu/nccl_ranks.h"
+#include "tensor.h"
+
+namespace onebit::nccl {
+
+/// The functions of the NCCL that the test is linked with.
+inline Functions linked_nccl() {
+  Functions functions;
+  functions.group_start = [] { return static_cast<Result>(ncclGroupStart()); };
+  functions.group_end = [] { return static_cast<Result>(ncclGroupEnd()); };
+  functions.send = [](const void* buffer, std::size_t count, Type type, int peer, Comm comm,
+                      cudaStream_t stream) {
+    return static_cast<Result>(ncclSend(buffer, count, static_cast<ncclDataType_t>(type), peer,
+                                        reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.receive = [](void* buffer, std::size_t count, Type type, int peer, Comm comm,
+                         cudaStream_t stream) {
+    return static_cast<Result>(ncclRecv(buffer, count, static_cast<ncclDataType_t>(type), peer,
+                                        reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.all_gather = [](const void* send, void* receive, std::size_t count, Type type, Comm comm,
+                            cudaStream_t stream) {
+    return static_cast<Result>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
+                                             reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.error_string = [](Result result) {
+    return ncclGetErrorString(static_cast<ncclResult_t>(result));
+  };
+  return functions;
+}
+
+struct DeviceRank {
+  cuda_cpu::NcclRank nccl;
+  std::unique_ptr<NcclCommunicator> communicator;
+};
+
+/// Runs `body` on `ranks` threads. `options` has what does not differ between ranks.
+inline void run_device_ranks(int ranks, CommunicatorOptions options,
+                             const std::function<void(DeviceRank&)>& body) {
+  cuda_cpu::run_nccl_ranks(ranks, [&](cuda_cpu::NcclRank& here) {
+    CommunicatorOptions own = options;
+    own.comm = reinterpret_cast<Comm>(here.comm);
+    own.nccl = linked_nccl();
+    own.device = here.rank;
+    own.codec.rank = static_cast<unsigned>(here.rank);
+    own.codec.ranks = static_cast<unsigned>(ranks);
+    auto made = NcclCommunicator::create(own);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    DeviceRank rank{here, std::move(*made)};
+    body(rank);
+    EXPECT_CUDA(cudaStreamSynchronize(here.stream));
+  });
+}
+
+}  // namespace onebit::nccl
