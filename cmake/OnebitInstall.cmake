@@ -38,3 +38,10 @@ install(FILES "${PROJECT_BINARY_DIR}/onebitConfig.cmake" "${PROJECT_BINARY_DIR}/
 file(RELATIVE_PATH onebit_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file("${CMAKE_CURRENT_LIST_DIR}/onebit.pc.in" "${PROJECT_BINARY_DIR}/onebit.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/onebit.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# For NCCL jobs; nothing links to these.
+foreach(library onebit_nccl_shim onebit_cuda)
+  if(TARGET ${library})
+    install(TARGETS ${library} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  endif()
+endforeach()

@@ -36,6 +36,12 @@ nccl::Result forward(const void* caller, Body body) noexcept {
   }
 }
 
+/// function(arguments...), where NCCL has it: a job may find here what an older NCCL lacks.
+template <typename... Parameters>
+nccl::Result call(nccl::Result (*function)(Parameters...), Parameters... arguments) {
+  return function == nullptr ? kInvalidUsage : function(arguments...);
+}
+
 /// kSuccess if calls pass through, or all is there to compress them.
 nccl::Result check_settings() {
   if (!is_active() || shim_settings().ok()) return kSuccess;
@@ -80,10 +86,10 @@ nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
       return its.functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
     };
     if (communicator == nullptr) return pass_through();
-    QueuedCall call{communicator, a, {}};
-    if (!communicator->decide(a, &call.tag)) return pass_through();
+    QueuedCall queued{communicator, a, {}};
+    if (!communicator->decide(a, &queued.tag)) return pass_through();
     if (!communicator->accepts_buffers(a)) return nccl::kInvalidArgument;
-    return Group::current().run(std::move(call));
+    return Group::current().run(std::move(queued));
   });
 }
 
@@ -91,13 +97,13 @@ nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
 nccl::Result end(const void* caller, Comm comm, nccl::Result (*RealNccl::*function)(Comm), bool aborts) {
   return forward(caller, [&](const RealNccl& real) {
     const std::shared_ptr<Communicator> communicator = is_active() ? remove(comm) : nullptr;
-    if (communicator == nullptr) return (real.*function)(comm);
+    if (communicator == nullptr) return call(real.*function, comm);
     if (aborts) {
       communicator->abort();
     } else {
       communicator->log_summary();
     }
-    return (communicator->real().*function)(comm);
+    return call(communicator->real().*function, comm);
   });
 }
 
@@ -139,29 +145,30 @@ ONEBIT_NCCL ncclGroupEnd() {
 
 ONEBIT_NCCL ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int rank) {
   return create(ONEBIT_CALLER, comm, 1, nullptr, true,
-                [&](const RealNccl& real) { return real.init_rank(comm, ranks, id, rank); });
+                [&](const RealNccl& real) { return call(real.init_rank, comm, ranks, id, rank); });
 }
 
 ONEBIT_NCCL ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
-  return create(ONEBIT_CALLER, comm, 1, config, true,
-                [&](const RealNccl& real) { return real.init_rank_config(comm, ranks, id, rank, config); });
+  return create(ONEBIT_CALLER, comm, 1, config, true, [&](const RealNccl& real) {
+    return call(real.init_rank_config, comm, ranks, id, rank, config);
+  });
 }
 
 ONEBIT_NCCL ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config) {
   return create(ONEBIT_CALLER, comm, 1, config, true, [&](const RealNccl& real) {
-    return real.init_rank_scalable(comm, ranks, rank, ids, id, config);
+    return call(real.init_rank_scalable, comm, ranks, rank, ids, id, config);
   });
 }
 
 ONEBIT_NCCL ncclCommInitAll(Comm* comms, int devices, const int* list) {
   return create(ONEBIT_CALLER, comms, devices, nullptr, true,
-                [&](const RealNccl& real) { return real.init_all(comms, devices, list); });
+                [&](const RealNccl& real) { return call(real.init_all, comms, devices, list); });
 }
 
 ONEBIT_NCCL ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
   const auto parent = is_active() ? find(comm) : nullptr;
   return create(ONEBIT_CALLER, made, 1, config, parent == nullptr || parent->is_blocking(),
-                [&](const RealNccl& real) { return real.split(comm, color, key, made, config); });
+                [&](const RealNccl& real) { return call(real.split, comm, color, key, made, config); });
 }
 
 ONEBIT_NCCL ncclCommDestroy(Comm comm) {

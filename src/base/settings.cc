@@ -202,9 +202,11 @@ std::vector<SettingRow> make_rows() {
        "The implementation of the codec and of the optimizers' passes. All give the same bits.", text_parser(&Settings::codec_impl),
        text_shower(&Settings::codec_impl)},
       {"ONEBIT_TRANSPORT", "", "`auto`, `tcp` or `nccl`",
-       "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL job, NCCL.",
+       "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL "
+       "job, NCCL.",
        [](Settings& s, std::string_view v) {
-         if (v != "auto" && v != "tcp" && v != "nccl") return Status(Code::kInvalidArgument, "one of auto, tcp, nccl");
+         if (v != "auto" && v != "tcp" && v != "nccl")
+           return Status(Code::kInvalidArgument, "one of auto, tcp, nccl");
          s.transport = std::string(v);
          return Status();
        },

@@ -45,4 +45,10 @@ cudaError_t whole_scale(const float* sums, std::size_t count, std::size_t n, Sca
   return cu::launch(whole_scale_kernel, dim3(1), dim3(kThreads), 0, stream, sums, count, n, scale, result);
 }
 
+ONEBIT_CODE_KERNELS(Averaged<float>)
+ONEBIT_CODE_KERNELS(Averaged<__nv_bfloat16>)
+ONEBIT_CUDA_KERNEL(sum_sub_blocks<Averaged<float>>)
+ONEBIT_CUDA_KERNEL(sum_sub_blocks<Averaged<__nv_bfloat16>>)
+ONEBIT_CUDA_KERNEL(whole_scale_kernel)
+
 }  // namespace onebit::codec::cuda

@@ -4,5 +4,6 @@
 namespace onebit::codec::cuda {
 
 template struct TensorKernels<DataType::kBFloat16>;
+ONEBIT_TENSOR_KERNELS(__nv_bfloat16)
 
 }  // namespace onebit::codec::cuda

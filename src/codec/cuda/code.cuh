@@ -201,3 +201,13 @@ __global__ void __launch_bounds__(kThreads, kRows < 4 ? 2 : 1)
 }
 
 }  // namespace onebit::codec::cuda
+
+/// The kernels that code blocks of a source, named for the stand-in.
+#define ONEBIT_CODE_KERNELS(...)                        \
+  ONEBIT_CUDA_KERNEL(code_small_blocks<__VA_ARGS__, 1>) \
+  ONEBIT_CUDA_KERNEL(code_small_blocks<__VA_ARGS__, 2>) \
+  ONEBIT_CUDA_KERNEL(code_small_blocks<__VA_ARGS__, 4>) \
+  ONEBIT_CUDA_KERNEL(code_small_blocks<__VA_ARGS__, 8>) \
+  ONEBIT_CUDA_KERNEL(code_large_blocks<__VA_ARGS__, 2>) \
+  ONEBIT_CUDA_KERNEL(code_large_blocks<__VA_ARGS__, 4>) \
+  ONEBIT_CUDA_KERNEL(code_large_blocks<__VA_ARGS__, 8>)

@@ -4,5 +4,6 @@
 namespace onebit::codec::cuda {
 
 template struct TensorKernels<DataType::kFloat16>;
+ONEBIT_TENSOR_KERNELS(__half)
 
 }  // namespace onebit::codec::cuda

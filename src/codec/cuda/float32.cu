@@ -4,5 +4,6 @@
 namespace onebit::codec::cuda {
 
 template struct TensorKernels<DataType::kFloat32>;
+ONEBIT_TENSOR_KERNELS(float)
 
 }  // namespace onebit::codec::cuda

@@ -64,3 +64,13 @@ cudaError_t TensorKernels<kType>::quantize(ErrorType error, std::span<const Enco
 }
 
 }  // namespace onebit::codec::cuda
+
+/// All kernels for tensors of a type, named for the stand-in.
+#define ONEBIT_TENSOR_KERNELS(X)                                    \
+  ONEBIT_CODE_KERNELS(Compensated<X, float>)                        \
+  ONEBIT_CODE_KERNELS(Compensated<X, __nv_bfloat16>)                \
+  ONEBIT_CUDA_KERNEL(sum_sub_blocks<Compensated<X, float>>)         \
+  ONEBIT_CUDA_KERNEL(sum_sub_blocks<Compensated<X, __nv_bfloat16>>) \
+  ONEBIT_CUDA_KERNEL(quantize_tiles<X, float>)                      \
+  ONEBIT_CUDA_KERNEL(quantize_tiles<X, __nv_bfloat16>)              \
+  ONEBIT_CUDA_KERNEL(decode_tiles<X>)

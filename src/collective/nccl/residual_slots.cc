@@ -119,11 +119,13 @@ cudaError_t ResidualSlots::take(const Identity& identity, cudaStream_t stream, S
     } else {
       slot = least_recent(identity.count);
       if (slot == nullptr) return cudaErrorMemoryAllocation;
-      log(LogLevel::kWarn,
-          "no device memory is left for the residuals of {} elements: those of the tensor used longest ago "
-          "are "
-          "given up",
-          identity.count);
+      if (!std::exchange(said_full_, true)) {
+        log(LogLevel::kWarn,
+            "no device memory is left for the residuals of another tensor of {} elements: from now on the "
+            "one "
+            "used longest ago gives its own up",
+            identity.count);
+      }
     }
   }
   if (slot->number != 0) {  // it was another tensor's
