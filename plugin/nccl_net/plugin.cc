@@ -71,10 +71,12 @@ Result<std::shared_ptr<Setup>> Plugin::start(int version, abi::Logger logger) {
 
 Status Plugin::init_process(int version, abi::Logger logger) {
   ONEBIT_ASSIGN_OR_RETURN(auto setup, start(version, logger));
-  auto made = std::make_shared<Instance>(std::move(setup));
   closing_.sweep();
   const std::lock_guard lock(mutex_);
-  process_instance_.swap(made);
+  // Attempts to connect that are under way go on where nothing has changed.
+  if (!process_instance_ || &process_instance_->setup() != setup.get()) {
+    process_instance_ = std::make_shared<Instance>(std::move(setup));
+  }
   return Status();
 }
 
