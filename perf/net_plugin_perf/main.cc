@@ -32,7 +32,7 @@ struct Options {
   std::vector<std::string> sizes{"8", "1K", "64K", "1M"};
   std::uint32_t inflight = 8;
   std::uint32_t flows = 1;
-  std::uint32_t pings = 10'000;
+  std::uint32_t pings = 2'000;
   double seconds = 2;
   std::string json_file;
 };

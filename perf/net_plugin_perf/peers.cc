@@ -98,6 +98,7 @@ Status Plain::receive(std::span<std::byte> bytes, bool spin) {
     if (got == 0) return Status(Code::kRemoteError, "the other side has gone");
     if (got < 0 && errno != EAGAIN && errno != EINTR) return Status::system(errno, "plain connection");
     if (got < 0 && !spin) ONEBIT_RETURN_IF_ERROR(wait_for(socket_.get(), POLLIN));
+    if (got < 0 && spin) std::this_thread::yield();
     if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
   return Status();
@@ -157,6 +158,7 @@ Status Comms::test(void* request, bool& done, int& size) {
   int ended = 0;
   ONEBIT_RETURN_IF_ERROR(check(net_->test(request, &ended, &size), "test"));
   done = ended != 0;
+  if (!done) std::this_thread::yield();  // as NCCL's progress thread does when nothing moves
   return Status();
 }
 

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -16,9 +18,11 @@ namespace onebit::nccl_net {
 
 class Closing {
  public:
+  /// Also looks after a few of those that came before, so that a thousand closes do not look a thousand times
+  /// after a thousand.
   void add(std::unique_ptr<Comm> comm);
-  /// Destroys those that have come to their end.
-  void sweep();
+  /// Looks after the `most` that have waited longest; destroys those that have come to their end.
+  void sweep(std::size_t most = SIZE_MAX);
   /// sweep() until none is left, but no longer than `limit`; then the rest is cut.
   void drain(std::chrono::milliseconds limit);
   /// For fork(): the mutex, so that the child does not find it locked by a thread that it does not have.

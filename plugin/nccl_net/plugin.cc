@@ -57,6 +57,12 @@ Result<std::shared_ptr<Setup>> Plugin::start(int version, abi::Logger logger) {
   auto setup = Setup::read();
   if (!setup.ok()) return setup.status();
   const std::lock_guard lock(mutex_);
+  if (inherited()) {  // what its parent made may have been in the middle of a change
+    generation_ = UniqueSocket::process_generation();
+    setup_.reset();
+    process_instance_.reset();
+    instances_.clear();
+  }
   // NCCL counts devices once for all communicators, so their numbers hold while there is one.
   if (!setup_ || instances_.empty()) {
     if (!setup_ || !setup_->same_as(**setup)) setup_ = *setup;
@@ -114,6 +120,10 @@ void Plugin::finalize(void* ctx) {
 
 Result<std::shared_ptr<Instance>> Plugin::instance(void* ctx) {
   const std::lock_guard lock(mutex_);
+  if (inherited()) {
+    return Status(Code::kInvalidUsage,
+                  "a call without an init in this process, which was forked since the last");
+  }
   if (ctx == nullptr) {
     if (process_instance_) return process_instance_;
   } else if (const auto at = instances_.find(ctx); at != instances_.end()) {
@@ -182,7 +192,6 @@ void Plugin::close_comm(void* comm) {
     comms_.erase(at);
   }
   closing_.add(std::move(closed));
-  closing_.sweep();
 }
 
 void Plugin::close_listen(void* comm) {

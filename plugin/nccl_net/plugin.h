@@ -42,6 +42,8 @@ class Plugin {
  private:
   Plugin();
   Result<std::shared_ptr<Setup>> start(int version, abi::Logger logger);
+  /// All here is the parent's, and there was no init yet in this child of it.
+  bool inherited() const { return generation_ != UniqueSocket::process_generation(); }
 
   struct Listening {
     std::shared_ptr<ListenComm> comm;
@@ -55,6 +57,7 @@ class Plugin {
   std::unordered_map<void*, Listening> listening_;
   std::unordered_map<void*, std::unique_ptr<Comm>> comms_;
   Closing closing_;
+  std::uint32_t generation_ = UniqueSocket::process_generation();
   unsigned announced_ = 0;  ///< versions that have been logged, a bit each
   friend struct ForkHandlers;
   friend struct AtExit;

@@ -219,6 +219,9 @@ TEST_P(Faults, AForkedChildIsRefusedTheConnectionsOfItsParentAndDoesNotDisturbTh
     if (net.isend(line.sender(), &value, sizeof value, 0, nullptr, &request) == Result::kSuccess) return 20;
     int done = 0;
     if (net.test(posted.request, &done, nullptr) == Result::kSuccess) return 21;
+    Handle handle{};
+    void* listening = nullptr;
+    if (net.listen(a.ctx(), 0, handle.data(), &listening) == Result::kSuccess) return 22;
     net.close_send(line.sender());
     net.close_receive(line.receiver());
     // And it can have some of its own.
