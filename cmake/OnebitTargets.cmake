@@ -26,13 +26,13 @@ if(ONEBIT_SANITIZE)
 endif()
 
 # onebit_add_layer(NAME SOURCES ... LAYERS ... LIBRARIES ...)
-# A static library onebit_NAME of src/NAME. Its headers are included as "NAME/header.h"; a target sees the headers of NAME
+# A static library onebit_NAME of this folder. Its headers are included as "NAME/header.h"; a target sees the headers of NAME
 # and of the layers named in LAYERS (with theirs), no others: each layer has an include root of its own.
 function(onebit_add_layer name)
   cmake_parse_arguments(arg "" "" "SOURCES;LAYERS;LIBRARIES" ${ARGN})
   set(root "${PROJECT_BINARY_DIR}/layers/${name}")
   file(MAKE_DIRECTORY "${root}")
-  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/${name}" "${root}/${name}" SYMBOLIC)
+  file(CREATE_LINK "${CMAKE_CURRENT_SOURCE_DIR}" "${root}/${name}" SYMBOLIC)
   add_library(onebit_${name} STATIC ${arg_SOURCES})
   target_include_directories(onebit_${name} PUBLIC "$<BUILD_INTERFACE:${root}>")
   list(TRANSFORM arg_LAYERS PREPEND onebit_)

@@ -18,6 +18,7 @@ namespace onebit {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kWarn};
+std::atomic<LogSink> g_sink{nullptr};
 
 /// Lines to stderr, without a lock.
 class StderrSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
@@ -68,8 +69,13 @@ LogLevel log_level() noexcept {
   return g_level.load(std::memory_order_relaxed);
 }
 
+void set_log_sink(LogSink sink) noexcept {
+  g_sink.store(sink, std::memory_order_release);
+}
+
 void log_line(LogLevel level, std::string_view text) noexcept try {
   if (level > log_level()) return;
+  if (const LogSink sink = g_sink.load(std::memory_order_acquire); sink != nullptr) return sink(level, text);
   const auto severity = level == LogLevel::kWarn   ? spdlog::level::warn
                         : level == LogLevel::kInfo ? spdlog::level::info
                                                    : spdlog::level::trace;

@@ -1,6 +1,7 @@
 // Log lines of the library, by spdlog, to stderr: "host:pid onebit WARN ...". Level from ONEBIT_DEBUG.
 //
-// Quiet by default (WARN). Callable from any thread; never throws.
+// Quiet by default (WARN). A library that lives inside another one hands the lines to that one's log instead.
+// Callable from any thread; never throws.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,6 +15,9 @@ enum class LogLevel : int { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
 
 void set_log_level(LogLevel level) noexcept;
 LogLevel log_level() noexcept;
+/// Where lines go from now on; null: to stderr. It may be called by several threads at once.
+using LogSink = void (*)(LogLevel level, std::string_view text) noexcept;
+void set_log_sink(LogSink sink) noexcept;
 /// Writes one line when `level` is enabled.
 void log_line(LogLevel level, std::string_view text) noexcept;
 

@@ -226,7 +226,7 @@ std::vector<SettingRow> make_rows() {
          return s.port_range.first == 0 ? std::string("0")
                                         : fmt::format("{}-{}", s.port_range.first, s.port_range.last);
        }},
-      {"ONEBIT_TCP_FLOWS", "", "a whole number from 0 to 32; 0 = automatic",
+      {"ONEBIT_TCP_FLOWS", "NCCL_NSOCKS_PERTHREAD", "a whole number from 0 to 32; 0 = automatic",
        "TCP connections to each peer. Automatic: 2 up to 16 ranks, else 1. Raise it where one connection "
        "cannot fill the "
        "link, as in clouds that limit each.",
@@ -241,6 +241,16 @@ std::vector<SettingRow> make_rows() {
        "How long a waiting rank polls before it sleeps. Lowers latency where each rank has a core of its "
        "own.",
        number_parser(&Settings::spin_us, 0, 1'000'000), number_shower(&Settings::spin_us)},
+      {"ONEBIT_NET_SPEED", "", "Mbit/s, from 0 to 10000000; 0 = as the system says",
+       "What the NCCL plugin tells NCCL of the speed of each interface. For virtual machines, whose "
+       "interfaces do not know it.",
+       number_parser(&Settings::net_speed, 0, 10'000'000), number_shower(&Settings::net_speed)},
+      {"ONEBIT_CONNECT_RETRIES", "NCCL_SOCKET_RETRY_CNT", "a whole number from 0 to 10000",
+       "How often the NCCL plugin tries again to connect to a peer that refuses or cannot be reached.",
+       number_parser(&Settings::connect_retries, 0, 10'000), number_shower(&Settings::connect_retries)},
+      {"ONEBIT_CONNECT_RETRY_MSEC", "NCCL_SOCKET_RETRY_SLEEP_MSEC", "milliseconds, from 0 to 60000",
+       "The pause before the first of these tries; before the n-th it is n times as long.",
+       number_parser(&Settings::connect_retry_ms, 0, 60'000), number_shower(&Settings::connect_retry_ms)},
       {"ONEBIT_INIT_TIMEOUT", "", "seconds, or with a unit: ms, s, min",
        "How long set-up waits for all ranks before it fails and names the missing ones.",
        duration_parser(&Settings::init_timeout), duration_shower(&Settings::init_timeout)},

@@ -42,6 +42,11 @@ class UniqueSocket {
   explicit operator bool() const noexcept { return get() >= 0; }
   void reset() noexcept;
 
+  /// Different in a forked child: what was made under another number belongs to an ancestor.
+  static std::uint32_t process_generation() noexcept {
+    return current_generation_.load(std::memory_order_relaxed);
+  }
+
  private:
   /// Locks out fork() and changes of the list.
   static std::unique_lock<ForkMutex> lock_list();

@@ -263,12 +263,12 @@ Status Communicator::drive_loop(Operation& operation) {
 Status Communicator::check_in_step() const {
   for (std::size_t peer = 0; peer < ranks(); ++peer) {
     if (endpoints_[peer] == nullptr) continue;
-    const auto tag = endpoints_[peer]->unexpected_tag();
-    if (!tag || operation_of(*tag) == operation_) continue;
+    const auto message = endpoints_[peer]->waiting_message();
+    if (!message || !message->blocks || operation_of(message->tag) == operation_) continue;
     return Status::error(Code::kInvalidUsage,
                          "rank {} at {} sends for its call {} while this rank waits for it in call {}: the "
                          "ranks do not make the same calls",
-                         peer, where_[peer], operation_of(*tag), operation_);
+                         peer, where_[peer], operation_of(message->tag), operation_);
   }
   return Status();
 }

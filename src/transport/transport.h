@@ -36,10 +36,12 @@ struct Handle {
   std::array<std::byte, 120> bytes{};
 };
 
-/// A network device that connections can be bound to.
+/// A network device that connections can be bound to, or several that they stripe over.
 struct Device {
+  static constexpr std::size_t kMaxAddresses = 4;
   std::string name;
   SocketAddress address;
+  std::vector<SocketAddress> more_addresses;  ///< of the further ones; connections are dealt out in turn
   std::uint32_t speed_mbps = 0;  ///< 0 = unknown
   std::string pci_path;          ///< of /sys, empty for virtual devices
 };
@@ -68,6 +70,13 @@ struct Request {
   std::uint32_t check = 0;
   std::uint32_t sequence = 0;
   Request* next = nullptr;
+};
+
+/// An incoming message that no posted receive matches.
+struct WaitingMessage {
+  std::uint64_t tag = 0;
+  std::size_t bytes = 0;
+  bool blocks = false;  ///< receives are posted: they wait until one with this tag is, too
 };
 
 /// Bytes since the connection was made; payload without headers, wire with them (as written to the sockets).
@@ -100,10 +109,9 @@ class Endpoint {
   virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                          std::uint32_t check, Memory* memory = nullptr) = 0;
 
-  /// The tag of the oldest unmatched incoming message while receives are posted and none of them has that
-  /// tag: nothing more arrives until one is posted. Nothing else, and where a transport cannot tell.
-  /// progress() returns when this comes up.
-  virtual std::optional<std::uint64_t> unexpected_tag() const = 0;
+  /// The oldest incoming message while no posted receive matches it: nothing more arrives until one does.
+  /// Nothing else, and where a transport cannot tell. progress() returns when one comes up that `blocks`.
+  virtual std::optional<WaitingMessage> waiting_message() const = 0;
 
   /// Sends all that is pending, then says goodbye: the peer sees kFinished and no error unless it still
   /// expects messages. Called before destruction at an orderly end; goes on in progress(); `closed` says when
@@ -135,6 +143,9 @@ class Context {
 
   /// Returns at once. `device` is an index into devices().
   virtual Result<std::unique_ptr<Listener>> listen(std::size_t device) = 0;
+  /// As Listener::accept, for a listener of another context of the same transport: the endpoint belongs to
+  /// this one, and may be used by another thread than the listener.
+  virtual Result<std::unique_ptr<Endpoint>> accept(Listener& listener) = 0;
   /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady or kFailed. `hello` (up
   /// to 64 bytes) is handed to the acceptor, authenticated.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
@@ -157,9 +168,15 @@ class Context {
   virtual int event_fd() const = 0;
 };
 
-/// A TCP context on the interfaces that the settings choose; the interface toward `toward` first (may be
-/// invalid: none). Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it says 0
-/// (automatic), or 2 where that is 0, too.
+/// The interfaces that the settings choose for TCP, never empty when ok; the one toward `toward` first (may
+/// be invalid: none).
+Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAddress& toward);
+
+/// A TCP context on these devices. Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it
+/// says 0 (automatic), or 2 where that is 0, too.
+Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, std::vector<Device> devices,
+                                                  std::uint32_t flows = 0);
+/// The same on tcp_devices(settings, toward).
 Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
                                                   std::uint32_t flows = 0);
 

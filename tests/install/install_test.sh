@@ -40,6 +40,10 @@ libraries=$(dirname "$library")
 soname=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ -e "$libraries/$soname" ] || fail "no $soname"
 [ "$soname" != libonebit.so ] || fail "the soname has no version"
+[ -f "$libraries/libnccl-net-onebit.so" ] || fail "no libnccl-net-onebit.so"
+[ ! -e "$libraries/libnccl-net.so" ] || fail "libnccl-net.so, which every job would load, was not asked for"
+"$cmake" --install "$build" --prefix "$prefix" --component default-net-plugin >"$work/install.log"
+[ "$(readlink "$libraries/libnccl-net.so")" = libnccl-net-onebit.so ] || fail "no libnccl-net.so when it is asked for"
 if grep -rlE "$build|$source|onebit_(base|codec|bootstrap|transport|collective|optimizer)" "$libraries/cmake" "$libraries/pkgconfig"; then
   fail "these name the build's own folders or targets"
 fi

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 UniqueSocket raw_connect(const Handle& handle) {
   auto contents = decode_handle(handle);
   EXPECT_TRUE(contents.ok());
-  auto fd = start_connect(contents->address, SocketAddress());
+  auto fd = start_connect(contents->addresses.front(), SocketAddress());
   EXPECT_TRUE(fd.ok()) << fd.status().message();
   if (!fd.ok()) return UniqueSocket();
   pollfd entry{fd->get(), POLLOUT, 0};

@@ -57,7 +57,7 @@ TEST_P(TransportMessages, HandsTheHelloToTheAcceptor) {
   EXPECT_THAT(pair.a->peer(), testing::HasSubstr("127.0.0.1:"));
 }
 
-TEST_P(TransportMessages, TellsTheTagOfAMessageThatNoPostedReceiveExpects) {
+TEST_P(TransportMessages, TellsOfAMessageThatNoPostedReceiveExpects) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());
   std::array<std::byte, 8> bytes{};
@@ -65,13 +65,16 @@ TEST_P(TransportMessages, TellsTheTagOfAMessageThatNoPostedReceiveExpects) {
   ASSERT_TRUE(pair.a->send(send, bytes.data(), bytes.size(), 5, 0).ok());
   ASSERT_TRUE(pair.drive([&] { return is_done(send); }));
   ASSERT_TRUE(progress(*pair.context_b, milliseconds(200)).ok());
-  EXPECT_EQ(pair.b->unexpected_tag(), std::nullopt) << "no receive is posted: it only waits";
+  ASSERT_TRUE(pair.b->waiting_message());
+  EXPECT_FALSE(pair.b->waiting_message()->blocks) << "no receive is posted: it only waits";
   ASSERT_TRUE(pair.b->receive(expected, bytes.data(), bytes.size(), 6, 0).ok());
-  ASSERT_TRUE(pair.drive([&] { return pair.b->unexpected_tag().has_value(); }));
-  EXPECT_EQ(pair.b->unexpected_tag(), 5);
+  ASSERT_TRUE(pair.drive([&] { return pair.b->waiting_message() && pair.b->waiting_message()->blocks; }));
+  ASSERT_TRUE(pair.b->waiting_message());
+  EXPECT_EQ(pair.b->waiting_message()->tag, 5U);
+  EXPECT_EQ(pair.b->waiting_message()->bytes, 8U);
   ASSERT_TRUE(pair.b->receive(taken, bytes.data(), bytes.size(), 5, 0).ok());
   ASSERT_TRUE(pair.drive([&] { return is_done(taken); }));
-  EXPECT_EQ(pair.b->unexpected_tag(), std::nullopt);
+  EXPECT_FALSE(pair.b->waiting_message());
 }
 
 TEST_P(TransportMessages, ReturnsFromProgressWhenAMessageComesThatNoPostedReceiveExpects) {
@@ -82,10 +85,31 @@ TEST_P(TransportMessages, ReturnsFromProgressWhenAMessageComesThatNoPostedReceiv
   ASSERT_TRUE(pair.b->receive(expected, bytes.data(), bytes.size(), 6, 0).ok());
   ASSERT_TRUE(pair.a->send(send, bytes.data(), bytes.size(), 5, 0).ok());
   ASSERT_TRUE(pair.drive([&] { return is_done(send); }));
-  for (int turn = 0; turn < 10 && !pair.b->unexpected_tag(); ++turn) {
+  for (int turn = 0; turn < 10 && !pair.b->waiting_message(); ++turn) {
     ASSERT_TRUE(progress(*pair.context_b, std::chrono::seconds(20)).ok());
   }
-  EXPECT_EQ(pair.b->unexpected_tag(), 5);
+  ASSERT_TRUE(pair.b->waiting_message());
+  EXPECT_EQ(pair.b->waiting_message()->tag, 5U);
+  EXPECT_EQ(pair.b->waiting_message()->bytes, 8U);
+}
+
+TEST_P(TransportMessages, GivesAnAcceptedEndpointToAnotherContextThanTheListeners) {
+  const auto listening = make(GetParam());
+  auto listener = listening->listen(0);
+  ASSERT_TRUE(listener.ok());
+  Pair pair(GetParam());
+  auto connecting = pair.context_a->connect(0, (*listener)->handle(), {});
+  ASSERT_TRUE(connecting.ok());
+  std::unique_ptr<Endpoint> accepted;
+  ASSERT_TRUE(drive({listening.get(), pair.context_a.get(), pair.context_b.get()}, [&] {
+    auto made = pair.context_b->accept(**listener);
+    EXPECT_TRUE(made.ok());
+    if (made.ok() && *made) accepted = std::move(*made);
+    return accepted && (*connecting)->state() == State::kReady;
+  }));
+  listener->reset();
+  transfer(pair, **connecting, *accepted, 300'001, 1);  // the listener's context makes no more progress
+  transfer(pair, *accepted, **connecting, 300'001, 2);
 }
 
 TEST_P(TransportMessages, CarriesBothDirectionsAtOnce) {

@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "transport/tcp/tcp_core.h"
-#include "transport/tcp/tcp_devices.h"
 #include "transport/tcp/tcp_endpoint.h"
 #include "transport/tcp/tcp_listener.h"
 #include "transport/transport.h"
@@ -29,18 +28,16 @@ Status out_of_memory(const std::exception& e) {
 
 class TcpContext final : public Context {
  public:
-  TcpContext(const Settings& settings, std::uint32_t flows)
-      : core_(std::make_shared<TcpCore>(settings)), flows_(flows) {}
+  TcpContext(const Settings& settings, std::vector<Device> devices, std::uint32_t flows)
+      : core_(std::make_shared<TcpCore>(settings)), devices_(std::move(devices)), flows_(flows) {}
   ~TcpContext() override = default;
 
-  Status open(const SocketAddress& toward) {
-    ONEBIT_ASSIGN_OR_RETURN(devices_, tcp_devices(core_->settings, toward));
-    return core_->poller.open();
-  }
+  Status open() { return core_->poller.open(); }
 
   std::string_view name() const override { return "tcp"; }
   std::span<const Device> devices() const override { return devices_; }
   Result<std::unique_ptr<Listener>> listen(std::size_t device) override;
+  Result<std::unique_ptr<Endpoint>> accept(Listener& listener) override;
   Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                             std::span<const std::byte> hello) override;
   Result<std::unique_ptr<Memory>> register_memory(void* /*data*/, std::size_t /*bytes*/) override {
@@ -74,11 +71,17 @@ Status TcpContext::check_device(std::size_t device) const {
 
 Result<std::unique_ptr<Listener>> TcpContext::listen(std::size_t device) try {
   ONEBIT_RETURN_IF_ERROR(check_device(device));
-  auto made = TcpListener::open(core_, devices_[device].address);
+  auto made = TcpListener::open(core_, devices_[device]);
   if (!made.ok()) return made.status();
   return std::unique_ptr<Listener>(std::move(*made));
 } catch (const std::exception& e) {
   return out_of_memory(e);
+}
+
+Result<std::unique_ptr<Endpoint>> TcpContext::accept(Listener& listener) {
+  auto* const own = dynamic_cast<TcpListener*>(&listener);
+  if (own == nullptr) return Status(Code::kInvalidArgument, "TCP cannot accept for another transport");
+  return own->accept_into(core_);
 }
 
 Result<std::unique_ptr<Endpoint>> TcpContext::connect(std::size_t device, const Handle& handle,
@@ -89,7 +92,7 @@ Result<std::unique_ptr<Endpoint>> TcpContext::connect(std::size_t device, const 
                          kMaxHello);
   }
   ONEBIT_ASSIGN_OR_RETURN(const HandleContents to, decode_handle(handle));
-  auto made = TcpEndpoint::connect(core_, devices_[device].address, to, flows_, hello);
+  auto made = TcpEndpoint::connect(core_, devices_[device], to, flows_, hello);
   if (!made.ok()) return made.status();
   return std::unique_ptr<Endpoint>(std::move(*made));
 } catch (const std::exception& e) {
@@ -159,7 +162,7 @@ void TcpContext::tick(Clock::time_point now) {
 
 }  // namespace
 
-Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
+Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, std::vector<Device> devices,
                                                   std::uint32_t flows) try {
   const std::uint32_t count = settings.tcp_flows > 0 ? settings.tcp_flows
                               : flows > 0            ? flows
@@ -168,11 +171,17 @@ Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, cons
     return Status::error(Code::kInvalidArgument, "{} TCP flows to each peer, above the limit of {}", count,
                          kMaxFlows);
   }
-  auto made = std::make_unique<TcpContext>(settings, count);
-  ONEBIT_RETURN_IF_ERROR(made->open(toward));
+  auto made = std::make_unique<TcpContext>(settings, std::move(devices), count);
+  ONEBIT_RETURN_IF_ERROR(made->open());
   return std::unique_ptr<Context>(std::move(made));
 } catch (const std::exception& e) {
   return out_of_memory(e);
+}
+
+Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
+                                                  std::uint32_t flows) {
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, tcp_devices(settings, toward));
+  return make_tcp_context(settings, std::move(devices), flows);
 }
 
 }  // namespace onebit::transport

@@ -1,11 +1,11 @@
-#include "transport/tcp/tcp_devices.h"
-
+// The network devices of the TCP transport: the chosen interfaces, with their speed and place. No state.
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <system_error>
 
 #include "bootstrap/interfaces.h"
+#include "transport/transport.h"
 
 namespace onebit::transport {
 namespace {
@@ -39,7 +39,7 @@ Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAd
   std::vector<Device> devices;
   for (const bootstrap::Interface& interface : chosen) {
     devices.push_back(
-        {interface.name, interface.address, link_speed(interface.name), pci_path(interface.name)});
+        {interface.name, interface.address, {}, link_speed(interface.name), pci_path(interface.name)});
   }
   return devices;
 }

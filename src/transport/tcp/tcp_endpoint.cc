@@ -71,21 +71,26 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& pee
 }
 
 Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core,
-                                                          const SocketAddress& source,
-                                                          const HandleContents& to, std::uint32_t flows,
+                                                          const Device& device, const HandleContents& to,
+                                                          std::uint32_t flows,
                                                           std::span<const std::byte> hello) {
   const auto random = bootstrap::random_key();
+  std::vector<SocketAddress> sources{device.address};
+  sources.insert(sources.end(), device.more_addresses.begin(), device.more_addresses.end());
   std::unique_ptr<TcpEndpoint> made(
-      new TcpEndpoint(std::move(core), with_scope_of(source, to.address), hello));
+      new TcpEndpoint(std::move(core), with_scope_of(device.address, to.addresses.front()), hello));
   std::memcpy(&made->id_, random.data(), sizeof made->id_);
-  made->source_ = source;
   made->key_ = to.key;
   const milliseconds limit = made->core_->settings.init_timeout;
   made->opening_deadline_ = Clock::now() + limit;
   made->core_->ask_tick(limit);
-  for (std::uint32_t i = 0; i < flows; ++i) {
+  const std::size_t count = std::max<std::size_t>({flows, sources.size(), to.addresses.size()});
+  for (std::size_t i = 0; i < count; ++i) {
     made->flows_.push_back(std::make_unique<Flow>(*made));
-    ONEBIT_RETURN_IF_ERROR(made->start(*made->flows_.back()));
+    Flow& flow = *made->flows_.back();
+    flow.source = sources[i % sources.size()];
+    flow.destination = with_scope_of(flow.source, to.addresses[i % to.addresses.size()]);
+    ONEBIT_RETURN_IF_ERROR(made->start(flow));
   }
   return made;
 }
@@ -135,7 +140,7 @@ Status TcpEndpoint::start(Flow& flow) {
   flow.phase = Flow::Phase::kConnecting;
   flow.readable = flow.writable = flow.hung_up = false;
   ++flow.attempts;
-  ONEBIT_ASSIGN_OR_RETURN(flow.fd, start_connect(peer_, source_));
+  ONEBIT_ASSIGN_OR_RETURN(flow.fd, start_connect(flow.destination, flow.source));
   return core_->poller.add(flow.fd.get(), flow);
 }
 
@@ -154,7 +159,8 @@ void TcpEndpoint::advance_opening(Flow& flow) {
     if (!flow.writable && !flow.hung_up) return;
     if (const int error = connect_error(flow.fd.get()); error != 0) {
       return fail(
-          Status(Code::kRemoteError, Status::system(error, fmt::format("connect to {}", peer())).message()));
+          Status(Code::kRemoteError,
+                 Status::system(error, fmt::format("connect to {}", flow.destination.to_string())).message()));
     }
     const Settings& settings = core_->settings;
     if (Status tuned =

@@ -42,10 +42,10 @@ class RequestList {
 
 class TcpEndpoint final : public Endpoint {
  public:
-  /// The connecting end.
-  static Result<std::unique_ptr<TcpEndpoint>> connect(std::shared_ptr<TcpCore> core,
-                                                      const SocketAddress& source, const HandleContents& to,
-                                                      std::uint32_t flows, std::span<const std::byte> hello);
+  /// The connecting end, with `flows` of them or as many as either end has addresses, if that is more.
+  static Result<std::unique_ptr<TcpEndpoint>> connect(std::shared_ptr<TcpCore> core, const Device& device,
+                                                      const HandleContents& to, std::uint32_t flows,
+                                                      std::span<const std::byte> hello);
   /// The accepting end, of flows whose handshake is done, in the order of their index.
   static Result<std::unique_ptr<TcpEndpoint>> accepted(std::shared_ptr<TcpCore> core,
                                                        const SocketAddress& peer,
@@ -61,7 +61,7 @@ class TcpEndpoint final : public Endpoint {
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
-  std::optional<std::uint64_t> unexpected_tag() const override;
+  std::optional<WaitingMessage> waiting_message() const override;
   void finish() override;
   bool closed() const override { return closed_ || state_ == State::kFailed; }
   void abort(const Status& reason) noexcept override;
@@ -129,7 +129,6 @@ class TcpEndpoint final : public Endpoint {
   RequestList ended_;  ///< with `notify`, not yet reported
 
   // Opening
-  SocketAddress source_;
   bootstrap::Key key_{};
   std::uint64_t id_ = 0;
   std::size_t open_flows_ = 0;

@@ -65,6 +65,8 @@ class Flow final : public Source {
   void read_rest(std::uint64_t& total_read);
 
   TcpEndpoint& endpoint;
+  SocketAddress source;       ///< of the connecting end; invalid: any
+  SocketAddress destination;  ///< likewise
   UniqueSocket fd;
   Phase phase = Phase::kConnecting;
   std::optional<bootstrap::Handshake> handshake;

@@ -9,52 +9,65 @@
 namespace onebit::transport {
 namespace {
 
-constexpr std::uint32_t kHandleMagic = 0x31504354;  // "TCP1"
+constexpr std::uint32_t kHandleMagic = 0x32504354;  // "TCP2"
+constexpr std::size_t kHandleFixed = 8 + sizeof(bootstrap::Key);
+constexpr std::size_t kHandleAddress = 20;
+static_assert(kHandleFixed + Device::kMaxAddresses * kHandleAddress <= sizeof(Handle));
 constexpr std::size_t kOpeningFixed = 14;
 
 }  // namespace
 
-// magic u32 | family u16 (4 or 6) | port u16 | address 16 | key 32
+// magic u32 | addresses u32 | key 32 | for each address: family u16 (4 or 6), port u16, address 16
 Handle encode_handle(const HandleContents& contents) {
   Handle handle;
   std::byte* to = handle.bytes.data();
-  const bool v4 = contents.address.family() == AF_INET;
   wire::store(to, kHandleMagic);
-  wire::store<std::uint16_t>(to + 4, v4 ? 4 : 6);
-  wire::store(to + 6, contents.address.port());
-  if (v4) {
-    std::memcpy(to + 8, &reinterpret_cast<const sockaddr_in*>(contents.address.data())->sin_addr, 4);
-  } else {
-    const auto* address = reinterpret_cast<const sockaddr_in6*>(contents.address.data());
-    std::memcpy(to + 8, &address->sin6_addr, 16);
+  wire::store(to + 4, static_cast<std::uint32_t>(contents.addresses.size()));
+  std::memcpy(to + 8, contents.key.data(), contents.key.size());
+  to += kHandleFixed;
+  for (const SocketAddress& address : contents.addresses) {
+    const bool v4 = address.family() == AF_INET;
+    wire::store<std::uint16_t>(to, v4 ? 4 : 6);
+    wire::store(to + 2, address.port());
+    if (v4) {
+      std::memcpy(to + 4, &reinterpret_cast<const sockaddr_in*>(address.data())->sin_addr, 4);
+    } else {
+      std::memcpy(to + 4, &reinterpret_cast<const sockaddr_in6*>(address.data())->sin6_addr, 16);
+    }
+    to += kHandleAddress;
   }
-  std::memcpy(to + 24, contents.key.data(), contents.key.size());
   return handle;
 }
 
 Result<HandleContents> decode_handle(const Handle& handle) {
+  const Status bad(Code::kInvalidArgument,
+                   "the handle to connect to was not made by the TCP transport of this version of onebit");
   const std::byte* from = handle.bytes.data();
-  const auto family = wire::load<std::uint16_t>(from + 4);
-  const auto port = wire::load<std::uint16_t>(from + 6);
-  if (wire::load<std::uint32_t>(from) != kHandleMagic || (family != 4 && family != 6) || port == 0) {
-    return Status(Code::kInvalidArgument,
-                  "the handle to connect to was not made by the TCP transport of this version of onebit");
+  const auto count = wire::load<std::uint32_t>(from + 4);
+  if (wire::load<std::uint32_t>(from) != kHandleMagic || count == 0 || count > Device::kMaxAddresses) {
+    return bad;
   }
   HandleContents contents;
-  if (family == 4) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    std::memcpy(&address.sin_addr, from + 8, 4);
-    contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  } else {
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = htons(port);
-    std::memcpy(&address.sin6_addr, from + 8, 16);
-    contents.address = SocketAddress(reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  std::memcpy(contents.key.data(), from + 8, contents.key.size());
+  from += kHandleFixed;
+  for (std::uint32_t i = 0; i < count; ++i, from += kHandleAddress) {
+    const auto family = wire::load<std::uint16_t>(from);
+    const auto port = wire::load<std::uint16_t>(from + 2);
+    if ((family != 4 && family != 6) || port == 0) return bad;
+    if (family == 4) {
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(port);
+      std::memcpy(&address.sin_addr, from + 4, 4);
+      contents.addresses.emplace_back(reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    } else {
+      sockaddr_in6 address{};
+      address.sin6_family = AF_INET6;
+      address.sin6_port = htons(port);
+      std::memcpy(&address.sin6_addr, from + 4, 16);
+      contents.addresses.emplace_back(reinterpret_cast<const sockaddr*>(&address), sizeof address);
+    }
   }
-  std::memcpy(contents.key.data(), from + 24, contents.key.size());
   return contents;
 }
 

@@ -20,7 +20,7 @@ inline constexpr std::size_t kMaxHello = 64;
 inline constexpr std::uint32_t kMaxFlows = 64;
 
 struct HandleContents {
-  SocketAddress address;
+  std::vector<SocketAddress> addresses;  ///< 1 to Device::kMaxAddresses
   bootstrap::Key key{};
 };
 /// The scope of a link-local IPv6 address is the listener's own: that of `source`, where they meet, replaces

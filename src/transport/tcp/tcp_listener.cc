@@ -26,15 +26,20 @@ constexpr milliseconds kLogEvery{1000};
 }  // namespace
 
 Result<std::unique_ptr<TcpListener>> TcpListener::open(std::shared_ptr<TcpCore> core,
-                                                       const SocketAddress& address) {
+                                                       const Device& device) {
   std::unique_ptr<TcpListener> made(new TcpListener(std::move(core)));
   made->key_ = bootstrap::random_key();
-  SocketAddress any_port = address;
-  any_port.set_port(0);
-  ONEBIT_ASSIGN_OR_RETURN(made->fd_, listen_on(any_port, made->core_->settings.port_range));
-  ONEBIT_ASSIGN_OR_RETURN(const SocketAddress bound, local_address(made->fd_.get()));
-  made->handle_ = encode_handle({bound, made->key_});
-  ONEBIT_RETURN_IF_ERROR(made->core_->poller.add(made->fd_.get(), *made));
+  HandleContents contents{{}, made->key_};
+  for (std::size_t i = 0; i <= device.more_addresses.size(); ++i) {
+    SocketAddress any_port = i == 0 ? device.address : device.more_addresses[i - 1];
+    any_port.set_port(0);
+    ONEBIT_ASSIGN_OR_RETURN(UniqueSocket fd, listen_on(any_port, made->core_->settings.port_range));
+    ONEBIT_ASSIGN_OR_RETURN(const SocketAddress bound, local_address(fd.get()));
+    contents.addresses.push_back(bound);
+    Door& door = made->doors_.emplace_back(*made, std::move(fd));
+    ONEBIT_RETURN_IF_ERROR(made->core_->poller.add(door.fd.get(), door));
+  }
+  made->handle_ = encode_handle(contents);
   made->core_->listeners.push_back(made.get());
   return made;
 }
@@ -47,15 +52,15 @@ TcpListener::~TcpListener() {
   for (Group& group : complete_) {
     for (UniqueSocket& fd : group.flows) core_->discard(fd);
   }
-  core_->discard(fd_);
+  for (Door& door : doors_) core_->discard(door.fd);
   std::erase(core_->listeners, this);
 }
 
-Result<std::unique_ptr<Endpoint>> TcpListener::accept() try {
+Result<std::unique_ptr<Endpoint>> TcpListener::accept_into(const std::shared_ptr<TcpCore>& core) try {
   if (!complete_.empty()) {
     Group group = std::move(complete_.front());
     complete_.pop_front();
-    auto made = TcpEndpoint::accepted(core_, group.peer, std::move(group.flows), std::move(group.hello));
+    auto made = TcpEndpoint::accepted(core, group.peer, std::move(group.flows), std::move(group.hello));
     if (!made.ok()) return made.status();
     return std::unique_ptr<Endpoint>(std::move(*made));
   }
@@ -63,10 +68,6 @@ Result<std::unique_ptr<Endpoint>> TcpListener::accept() try {
   return std::unique_ptr<Endpoint>();
 } catch (const std::exception& e) {
   return Status::error(Code::kSystemError, "accept: {}", e.what());
-}
-
-void TcpListener::on_ready() {
-  take_connections();
 }
 
 bool TcpListener::make_room() {
@@ -77,12 +78,12 @@ bool TcpListener::make_room() {
   return true;
 }
 
-void TcpListener::take_connections() {
-  for (int taken = 0; readable; ++taken) {
-    if (taken == kAcceptsPerTurn) return core_->poller.enqueue(*this);
+void TcpListener::take_connections(Door& door) {
+  for (int taken = 0; door.readable; ++taken) {
+    if (taken == kAcceptsPerTurn) return core_->poller.enqueue(door);
     if (candidates_.size() >= kMaxCandidates && !make_room()) return core_->ask_tick(kRetryTick);
     SocketAddress peer;
-    Result<UniqueSocket> accepted = accept_from(fd_.get(), &peer);
+    Result<UniqueSocket> accepted = accept_from(door.fd.get(), &peer);
     if (!accepted.ok()) {
       // Strangers must not use up the file descriptors that the peers need.
       if (!candidates_.empty()) {
@@ -95,7 +96,7 @@ void TcpListener::take_connections() {
     }
     broken_ = Status();
     if (!*accepted) {
-      readable = false;
+      door.readable = false;
       return;
     }
     candidates_.emplace_back(*this, std::move(*accepted), peer);
@@ -194,7 +195,9 @@ void TcpListener::log_stranger(const SocketAddress& peer, std::string_view why) 
 }
 
 void TcpListener::on_tick(Clock::time_point now) {
-  if (readable) core_->poller.enqueue(*this);
+  for (Door& door : doors_) {
+    if (door.readable) core_->poller.enqueue(door);
+  }
   while (!candidates_.empty() && now - candidates_.front().since >= kCandidateTime) {
     // This thread may have been away for long: what the candidate has sent meanwhile counts.
     const Candidate* const oldest = &candidates_.front();

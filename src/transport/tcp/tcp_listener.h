@@ -23,18 +23,29 @@
 
 namespace onebit::transport {
 
-class TcpListener final : public Listener, private Source {
+class TcpListener final : public Listener {
  public:
   static Result<std::unique_ptr<TcpListener>> open(std::shared_ptr<TcpCore> core,
-                                                   const SocketAddress& address);
+                                                   const Device& device);
   ~TcpListener() override;
 
   const Handle& handle() const override { return handle_; }
-  Result<std::unique_ptr<Endpoint>> accept() override;
+  Result<std::unique_ptr<Endpoint>> accept() override { return accept_into(core_); }
+  /// The endpoint belongs to `core`.
+  Result<std::unique_ptr<Endpoint>> accept_into(const std::shared_ptr<TcpCore>& core);
 
   void on_tick(Clock::time_point now);
 
  private:
+  /// A socket that listens; a device with several addresses has one for each.
+  struct Door final : Source {
+    Door(TcpListener& o, UniqueSocket socket) : owner(o), fd(std::move(socket)) {}
+    ~Door() override = default;
+    void on_ready() override { owner.take_connections(*this); }
+
+    TcpListener& owner;
+    UniqueSocket fd;
+  };
   struct Candidate final : Source {
     Candidate(TcpListener& o, UniqueSocket socket, const SocketAddress& address)
         : owner(o),
@@ -63,8 +74,7 @@ class TcpListener final : public Listener, private Source {
   };
 
   explicit TcpListener(std::shared_ptr<TcpCore> core) : core_(std::move(core)) {}
-  void on_ready() override;
-  void take_connections();
+  void take_connections(Door& door);
   /// Makes room for one more candidate; false when none has been silent for long enough to go.
   bool make_room();
   void advance(Candidate& candidate);
@@ -74,7 +84,7 @@ class TcpListener final : public Listener, private Source {
   void log_stranger(const SocketAddress& peer, std::string_view why);
 
   std::shared_ptr<TcpCore> core_;
-  UniqueSocket fd_;
+  std::list<Door> doors_;
   Handle handle_;
   bootstrap::Key key_{};
   std::list<Candidate> candidates_;  ///< oldest first

@@ -203,10 +203,12 @@ void TcpEndpoint::park(Flow& flow, const SegmentHeader& header) {
   fail_data("a message out of sequence");
 }
 
-std::optional<std::uint64_t> TcpEndpoint::unexpected_tag() const {
-  if (posted_.empty()) return std::nullopt;
+std::optional<WaitingMessage> TcpEndpoint::waiting_message() const {
   for (const auto& flow : flows_) {
-    if (flow->parked && flow->parked_header.sequence == next_match_) return flow->parked_header.tag;
+    const SegmentHeader& header = flow->parked_header;
+    if (flow->parked && header.sequence == next_match_) {
+      return WaitingMessage{header.tag, header.message_bytes, !posted_.empty()};
+    }
   }
   return std::nullopt;
 }

@@ -1,0 +1,55 @@
+#include "nccl_net/comm.h"
+
+#include <chrono>
+
+namespace onebit::nccl_net {
+
+Comm::Comm(Line line, std::string_view what)
+    : line_(std::move(line)),
+      what_(fmt::format("{} {} over {}", what, line_.endpoint->peer(), line_.device)) {}
+
+Comm::~Comm() = default;
+
+Status Comm::usable() const {
+  if (generation_ != UniqueSocket::process_generation()) {
+    return Status::error(Code::kInvalidUsage,
+                         "{}: the connection belongs to the process that forked this one", what_);
+  }
+  return error_;
+}
+
+Status Comm::endpoint_error() const {
+  return line_.endpoint->status().with_context(what_);
+}
+
+Status Comm::progress() {
+  ONEBIT_RETURN_IF_ERROR(usable());
+  if (const Status moved = line_.context->progress(std::chrono::milliseconds(0), completed_); !moved.ok()) {
+    return fail(moved.with_context(what_));
+  }
+  if (line_.endpoint->state() == transport::Endpoint::State::kFailed) return fail(endpoint_error());
+  return Status();
+}
+
+Status Comm::fail(const Status& status) {
+  if (!error_.ok()) return error_;
+  error_ = status;
+  line_.endpoint->abort(status);
+  return error_;
+}
+
+void Comm::finish() {
+  if (!usable().ok()) return;
+  if (!idle()) {
+    static_cast<void>(fail(Status::error(Code::kAborted, "{}: closed with requests in flight", what_)));
+    return;
+  }
+  line_.endpoint->finish();
+}
+
+bool Comm::closed() {
+  if (!progress().ok()) return true;
+  return line_.endpoint->closed();
+}
+
+}  // namespace onebit::nccl_net
