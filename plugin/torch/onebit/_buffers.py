@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     """Elements in a row. `owner` keeps them alive for the time of a call."""
 
     address: int
-    count: int
+    elements: int
     datatype: DataType
     owner: Any
 

@@ -61,6 +61,12 @@ def call(name: str, *arguments: Any) -> None:
         raise OneBitError(Code(result), message.decode(errors="replace") or f"{name} failed")
 
 
+def pointer_of(handle: ctypes.c_void_p) -> int:
+    """The address in a handle that the library has filled in."""
+    assert handle.value is not None
+    return handle.value
+
+
 def _find() -> ctypes.CDLL:
     named = os.environ.get("ONEBIT_LIBRARY")
     if named:

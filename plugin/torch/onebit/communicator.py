@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional
 from onebit import _abi
 from onebit._abi import ReduceOp
 from onebit._buffers import Memory, memory_of, refuse
-from onebit._library import call
+from onebit._library import call, pointer_of
 from onebit.errors import Code
 
 _EXPLANATION_BYTES = 1024
@@ -49,7 +49,7 @@ class Communicator:
         """
         handle = ctypes.c_void_p()
         call("onebitCommInitEnv", ctypes.byref(handle), ctypes.byref(_config(name, settings)))
-        return cls(_value(handle), name)
+        return cls(pointer_of(handle), name)
 
     @classmethod
     def from_unique_id(
@@ -67,7 +67,7 @@ class Communicator:
         config = ctypes.byref(_config(name, settings))
         parts = _abi.UniqueId.from_buffer_copy(unique_id)
         call("onebitCommInitRankConfig", ctypes.byref(handle), size, parts, rank, config)
-        return cls(_value(handle), name)
+        return cls(pointer_of(handle), name)
 
     # ---- collectives ----
 
@@ -96,7 +96,7 @@ class Communicator:
             "onebitAllReduce",
             source.address,
             target.address,
-            source.count,
+            source.elements,
             source.datatype,
             op,
             None if tag is None else tag.encode(),
@@ -109,19 +109,19 @@ class Communicator:
         """`values` of every rank become those of `root`. Returns `values`."""
         memory = memory_of(values)
         call(
-            "onebitBroadcast", memory.address, memory.address, memory.count, memory.datatype, root, self.handle, None
+            "onebitBroadcast", memory.address, memory.address, memory.elements, memory.datatype, root, self.handle, None
         )
         return values
 
     def allgather(self, values: Any, out: Any) -> Any:
         """`out` (`size` times the elements of `values`) becomes the values of all ranks in rank order. Returns `out`."""
         source, target = memory_of(values), memory_of(out)
-        if target.datatype != source.datatype or target.count != source.count * self.size:
+        if target.datatype != source.datatype or target.elements != source.elements * self.size:
             raise refuse(
-                f"out has {target.count} x {target.datatype.name.lower()}, but {self.size} ranks send "
-                f"{source.count} x {source.datatype.name.lower()} each"
+                f"out has {target.elements} x {target.datatype.name.lower()}, but {self.size} ranks send "
+                f"{source.elements} x {source.datatype.name.lower()} each"
             )
-        call("onebitAllGather", source.address, target.address, source.count, source.datatype, self.handle, None)
+        call("onebitAllGather", source.address, target.address, source.elements, source.datatype, self.handle, None)
         return out
 
     def barrier(self) -> None:
@@ -134,7 +134,7 @@ class Communicator:
         text = ctypes.create_string_buffer(_EXPLANATION_BYTES)
         name = None if tag is None else tag.encode()
         size = len(text)
-        call("onebitExplain", memory.address, memory.count, memory.datatype, op, name, self.handle, text, size)
+        call("onebitExplain", memory.address, memory.elements, memory.datatype, op, name, self.handle, text, size)
         return text.value.decode(errors="replace")
 
     # ---- residuals ----
@@ -220,18 +220,13 @@ def _config(name: str, settings: Optional[Mapping[str, object]]) -> _abi.Config:
     return _abi.Config(ctypes.sizeof(_abi.Config), name.encode(), lines.encode() if lines else None)
 
 
-def _value(handle: ctypes.c_void_p) -> int:
-    assert handle.value is not None
-    return handle.value
-
-
 def _destroy(handle: int) -> None:
     call("onebitCommDestroy", handle)
 
 
 def _same_shape(source: Memory, target: Memory) -> None:
-    if (source.count, source.datatype) != (target.count, target.datatype):
+    if (source.elements, source.datatype) != (target.elements, target.datatype):
         raise refuse(
-            f"out has {target.count} x {target.datatype.name.lower()}, the values have "
-            f"{source.count} x {source.datatype.name.lower()}"
+            f"out has {target.elements} x {target.datatype.name.lower()}, the values have "
+            f"{source.elements} x {source.datatype.name.lower()}"
         )

@@ -26,7 +26,7 @@ def scope(tag: str) -> Iterator[None]:
 def tag_buffer(values: Any, tag: str) -> None:
     """Gives allreduces whose send buffer lies in `values` the tag `tag`, until `untag_buffer`. `values` must stay."""
     memory = memory_of(values)
-    call("onebitTagBuffer", memory.address, memory.count * ELEMENT_BYTES[memory.datatype], tag.encode())
+    call("onebitTagBuffer", memory.address, memory.elements * ELEMENT_BYTES[memory.datatype], tag.encode())
 
 
 def untag_buffer(values: Any) -> None:
