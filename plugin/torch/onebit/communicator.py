@@ -18,6 +18,9 @@ from onebit.errors import Code
 
 _EXPLANATION_BYTES = 1024
 
+live: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
+"""All communicators of the process."""
+
 
 class Communicator:
     """The ranks of a job, or some of them, connected to each other.
@@ -37,6 +40,7 @@ class Communicator:
         self.rank = number.value
         call("onebitCommCount", handle, ctypes.byref(number))
         self.size = number.value
+        live.add(self)
 
     @classmethod
     def from_environment(cls, name: str = "world", settings: Optional[Mapping[str, object]] = None) -> "Communicator":

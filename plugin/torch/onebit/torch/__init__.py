@@ -14,9 +14,11 @@ docs/pytorch.md has the rest.
 
 from onebit.errors import Code, OneBitError
 from onebit.torch.data_parallel import keep_gradients_local
+from onebit.torch.hook import HookState, ddp_hook
 from onebit.torch.group import broadcast_parameters, default_communicator, init
 from onebit.torch.kinds import Adam, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam, from_deepspeed_config
 from onebit.torch.optimizer import OneBitOptimizer
+from onebit.torch.reporting import Report, report
 
 # DeepSpeed's spelling.
 OnebitAdam = OneBitAdam
@@ -25,6 +27,7 @@ OnebitLamb = OneBitLamb
 __all__ = [
     "Adam",
     "Code",
+    "HookState",
     "Lamb",
     "OneBitAdam",
     "OneBitError",
@@ -32,10 +35,13 @@ __all__ = [
     "OneBitOptimizer",
     "OnebitAdam",
     "OnebitLamb",
+    "Report",
     "ZeroOneAdam",
     "broadcast_parameters",
+    "ddp_hook",
     "default_communicator",
     "from_deepspeed_config",
     "init",
     "keep_gradients_local",
+    "report",
 ]

@@ -108,7 +108,7 @@ class _directory(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
         place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
         if place is not None and shutil.disk_usage(place).free < size:
             place = None
-        super().__init__(prefix="onebit-", dir=place)
+        super().__init__(prefix=f"onebit-state-{os.getpid()}-", dir=place)
 
 
 # ---- parameter groups beside files ----

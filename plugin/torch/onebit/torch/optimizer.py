@@ -136,6 +136,21 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Steps taken and skipped, the stage, and memory."""
         return Info(0, 0, False, True, 0) if self._native is None else self._native.info()
 
+    def decision(self) -> str:
+        """How steps are exchanged now, and why."""
+        if self.comm.size == 1:
+            return "no exchange: there is one rank"
+        if self.kind in ("Adam", "Lamb"):
+            return f"exact: {self.kind} exchanges gradients in full precision"
+        if self.kind == "ZeroOneAdam":
+            until = f"var_freeze_step {self._config.var_freeze_step}"
+            return f"1bit, local steps between syncs: past {until}" if self.info().compressed else f"1bit and exact until {until}"
+        if self.info().compressed:
+            return "1bit: the variance is frozen"
+        if self._config.freeze_step < 0:
+            return "exact: warm-up, until the variance is stable (freeze_step auto)"
+        return f"exact: warm-up, until freeze_step {self._config.freeze_step}"
+
     def read_state(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
         """A copy of a parameter's state, fp32: exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (1-bit LAMB)
         or momentum_accumulator (0/1 Adam)."""
