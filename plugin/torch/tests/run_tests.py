@@ -13,8 +13,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # Files that do without PyTorch.
-WITHOUT_TORCH = {"test_core.py", "test_library.py", "test_typing.py"}
-FURTHER = {"test_example.py": ["tqdm", "matplotlib"], "test_typing.py": ["mypy"]}
+WITHOUT_TORCH = {"test_core.py", "test_library.py"}
+FURTHER = {"test_example.py": ["tqdm", "matplotlib"], "test_install.py": ["pip", "setuptools"], "test_typing.py": ["mypy"]}
 
 
 def main() -> int:
