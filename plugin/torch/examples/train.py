@@ -136,7 +136,6 @@ def save(directory: Path, step: int, optimizer: onebit.torch.OneBitOptimizer, sc
     if optimizer.comm.rank != 0:
         return
     state = {"step": step, "scheduler": scheduler.state_dict(), "losses": progress.losses, "bytes": progress.bytes}
-    state["scheduler"].pop("lr_lambdas", None)
     unfinished = directory / "latest.tmp"
     unfinished.write_text(json.dumps(state))
     unfinished.replace(directory / "latest.json")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ranks import free_port
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "train.py"
 PATIENCE = 240  # seconds; only a hang takes so long
@@ -22,7 +23,7 @@ SMALL = ["--width", "16", "--layers", "1", "--batch", "12", "--save-every", "10"
 def start(ranks, *options, torchrun=()):
     """A job in a process group of its own."""
     # -r, -t: torchrun of PyTorch 1.13 fails without them on Python 3.11.
-    launcher = ["-m", "torch.distributed.run", "-r", "1", "-t", "1", "--nproc_per_node", str(ranks), "--master_port", "0"]
+    launcher = ["-m", "torch.distributed.run", "-r", "1", "-t", "1", "--nproc_per_node", str(ranks), "--master_port", str(free_port())]
     command = [sys.executable, *launcher, *torchrun, str(EXAMPLE), *SMALL, *map(str, options)]
     environment = {**os.environ, "ONEBIT_THREADS": "1", "ONEBIT_MIN_SIZE": "0"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment)
@@ -76,7 +77,6 @@ def workers_of(job):
 
 def test_after_a_rank_was_killed_torchrun_restarts_it_from_the_last_checkpoint(tmp_path):
     checkpoint = tmp_path / "run"
-    # Endless but for the second start, which the wish for few steps ends.
     job = start(2, "--steps", 2000, "--checkpoint", checkpoint, torchrun=["--max_restarts", "1"])
     end = time.monotonic() + PATIENCE
     while not (checkpoint / "latest.json").exists() and time.monotonic() < end and job.poll() is None:
