@@ -9,14 +9,16 @@ pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 
-# What every target of ours is compiled with.
-add_library(onebit_options INTERFACE)
-target_compile_options(onebit_options INTERFACE -Wall -Wextra -Werror -Wshadow
+# What every target of ours is compiled with; onebit_plain_options is the same without sanitizers.
+add_library(onebit_plain_options INTERFACE)
+target_compile_options(onebit_plain_options INTERFACE -Wall -Wextra -Werror -Wshadow
                        $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>)
 # g++ 12 at -O3 sees overflows in inserts into a std::vector, and overlaps in assignments to a std::string, that are none.
-target_compile_options(onebit_options INTERFACE
+target_compile_options(onebit_plain_options INTERFACE
                        $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow -Wno-restrict>)
-target_compile_options(onebit_options INTERFACE -ffp-contract=off)
+target_compile_options(onebit_plain_options INTERFACE -ffp-contract=off)
+add_library(onebit_options INTERFACE)
+target_link_libraries(onebit_options INTERFACE onebit_plain_options)
 if(ONEBIT_SANITIZE)
   target_compile_options(onebit_options INTERFACE -fsanitize=${ONEBIT_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)

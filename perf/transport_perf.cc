@@ -32,7 +32,7 @@ using onebit::Deadline;
 using onebit::Result;
 using onebit::SocketAddress;
 using onebit::Status;
-using onebit::UniqueFd;
+using onebit::UniqueSocket;
 using namespace onebit::transport;  // NOLINT: a program of one file
 using Clock = std::chrono::steady_clock;
 
@@ -204,10 +204,10 @@ Status run_listen(std::uint16_t port, const onebit::Settings& settings, std::uin
   any.sin_family = AF_INET;
   any.sin_port = htons(port);
   ONEBIT_ASSIGN_OR_RETURN(
-      const UniqueFd listener,
+      const UniqueSocket listener,
       onebit::listen_on(SocketAddress(reinterpret_cast<const sockaddr*>(&any), sizeof any), {}));
   SocketAddress peer;
-  UniqueFd plain;
+  UniqueSocket plain;
   while (!plain) {
     ONEBIT_RETURN_IF_ERROR(wait_for(listener.get(), POLLIN));
     ONEBIT_ASSIGN_OR_RETURN(plain, onebit::accept_from(listener.get(), &peer));
@@ -239,7 +239,7 @@ Status run_connect(const std::string& where, const Plan& plan, const onebit::Set
   ONEBIT_ASSIGN_OR_RETURN(
       const auto addresses,
       onebit::resolve(where.substr(0, colon), static_cast<std::uint16_t>(port), onebit::SocketFamily::kIPv4));
-  ONEBIT_ASSIGN_OR_RETURN(const UniqueFd plain, onebit::start_connect(addresses[0], {}));
+  ONEBIT_ASSIGN_OR_RETURN(const UniqueSocket plain, onebit::start_connect(addresses[0], {}));
   ONEBIT_RETURN_IF_ERROR(wait_for(plain.get(), POLLOUT));
   if (const int error = onebit::connect_error(plain.get()); error != 0) {
     return Status::system(error, "connect to " + where);

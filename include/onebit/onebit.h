@@ -220,15 +220,17 @@ ONEBIT_API onebitResult_t onebitExplain(const void* sendbuff, size_t count, oneb
 
 /**
  * Saves this rank's residuals of all tags to a file of its own in `directory` (made if missing). The old file
- * stays unless the new one is complete. A local call; every rank makes it.
+ * stays unless the new one is complete. A local call; every rank makes it between the same two collective
+ * calls. A directory for each checkpoint keeps an older one whole when a save is cut short.
  */
 ONEBIT_API onebitResult_t onebitResidualSave(onebitComm_t comm, const char* directory);
 /**
- * Loads what a communicator of the same or another number of ranks saved in `directory`; replaces all
- * residuals. For another number of ranks every file of the old ranks must be readable here: worker errors are
- * summed into the new ranks' share, owner errors are cut anew by element. On an error the residuals stay as
- * they were.
- * @return onebitDataError naming the file and what is wrong with it
+ * Loads the newest that a communicator of the same or another number of ranks saved in `directory`; replaces
+ * all residuals. Collective: all ranks load what was saved at one moment, or none loads anything and each
+ * gets an error. For another number of ranks every file of the old ranks must be readable here: worker errors
+ * are summed into the new ranks' share, owner errors are cut anew by element. On an error the residuals stay
+ * as they were, and the communicator can be used on.
+ * @return onebitDataError naming the file and what is wrong with it, or the rank that could not load
  */
 ONEBIT_API onebitResult_t onebitResidualLoad(onebitComm_t comm, const char* directory);
 /** Drops the residuals of `tag`; of all tags when NULL. Every rank must do it between the same calls. */

@@ -10,7 +10,6 @@
 #include "base/settings.h"
 #include "bootstrap/launcher.h"
 #include "bootstrap/rendezvous.h"
-#include "collective/residual_file.h"
 
 using onebit::Code;
 using onebit::Settings;
@@ -19,7 +18,6 @@ using onebit::api::guarded;
 using onebit::api::not_null;
 using onebit::bootstrap::Rendezvous;
 using onebit::collective::Communicator;
-using onebit::collective::ResidualStore;
 
 static_assert(sizeof(onebitUniqueId) == sizeof(onebit::bootstrap::UniqueId));
 
@@ -166,9 +164,7 @@ onebitResult_t onebitResidualSave(onebitComm_t comm, const char* directory) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
-    return comm->communicator->with_remaining_residuals([&](ResidualStore& residuals) {
-      return onebit::collective::save_residuals(residuals, comm->communicator->name(), directory);
-    });
+    return comm->communicator->save_residuals(directory);
   });
 }
 
@@ -176,19 +172,14 @@ onebitResult_t onebitResidualLoad(onebitComm_t comm, const char* directory) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
-    return comm->communicator->with_residuals([&](ResidualStore& residuals) {
-      return onebit::collective::load_residuals(residuals, comm->communicator->name(), directory);
-    });
+    return comm->communicator->load_residuals(directory);
   });
 }
 
 onebitResult_t onebitResidualReset(onebitComm_t comm, const char* tag) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
-    return comm->communicator->with_residuals([&](ResidualStore& residuals) {
-      residuals.reset(tag == nullptr ? "" : tag);
-      return Status();
-    });
+    return comm->communicator->reset_residuals(tag == nullptr ? "" : tag);
   });
 }
 
@@ -196,9 +187,7 @@ onebitResult_t onebitResidualMemory(onebitComm_t comm, const char* tag, size_t* 
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(bytes, "bytes"));
-    return comm->communicator->with_remaining_residuals([&](ResidualStore& residuals) {
-      *bytes = residuals.memory(tag == nullptr ? "" : tag);
-      return Status();
-    });
+    ONEBIT_ASSIGN_OR_RETURN(*bytes, comm->communicator->residual_memory(tag == nullptr ? "" : tag));
+    return Status();
   });
 }

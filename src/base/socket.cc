@@ -19,8 +19,9 @@ Status set_option(int fd, int level, int option, int value, std::string_view nam
   return Status::system(errno, fmt::format("setsockopt {}={}", name, value));
 }
 
-Result<UniqueFd> new_socket(sa_family_t family) {
-  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Result<UniqueSocket> new_socket(sa_family_t family) {
+  UniqueSocket fd = UniqueSocket::make(
+      [&] { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!fd) {
     const bool limit = errno == EMFILE;
     return Status::system(
@@ -116,7 +117,7 @@ Result<std::vector<SocketAddress>> resolve(std::string_view host, std::uint16_t 
   return found;
 }
 
-Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog) {
+Result<UniqueSocket> listen_on(SocketAddress address, PortRange range, int backlog) {
   std::vector<std::uint16_t> ports{address.port()};
   const bool from_range = address.port() == 0 && range.first != 0;
   if (from_range) {
@@ -127,7 +128,7 @@ Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog) 
   int last_error = 0;
   for (const std::uint16_t port : ports) {
     address.set_port(port);
-    ONEBIT_ASSIGN_OR_RETURN(UniqueFd fd, new_socket(address.family()));
+    ONEBIT_ASSIGN_OR_RETURN(UniqueSocket fd, new_socket(address.family()));
     // A port given by the user may still have connections of the job before in TIME_WAIT.
     ONEBIT_RETURN_IF_ERROR(set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
     if (address.family() == AF_INET6) {
@@ -144,8 +145,8 @@ Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog) 
   return Status::system(last_error, fmt::format("listen on {}", address.to_string()));
 }
 
-Result<UniqueFd> start_connect(const SocketAddress& destination, const SocketAddress& source) {
-  ONEBIT_ASSIGN_OR_RETURN(UniqueFd fd, new_socket(destination.family()));
+Result<UniqueSocket> start_connect(const SocketAddress& destination, const SocketAddress& source) {
+  ONEBIT_ASSIGN_OR_RETURN(UniqueSocket fd, new_socket(destination.family()));
   if (source.valid() && source.family() == destination.family()) {
     SocketAddress from = source;
     from.set_port(0);
@@ -173,19 +174,21 @@ int connect_error(int fd) noexcept {
   return error;
 }
 
-Result<UniqueFd> accept_from(int listener, SocketAddress* peer) {
+Result<UniqueSocket> accept_from(int listener, SocketAddress* peer) {
   sockaddr_storage storage{};
   for (;;) {
     socklen_t length = sizeof storage;
-    UniqueFd fd(
-        ::accept4(listener, reinterpret_cast<sockaddr*>(&storage), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueSocket fd = UniqueSocket::make([&] {
+      return ::accept4(listener, reinterpret_cast<sockaddr*>(&storage), &length,
+                       SOCK_NONBLOCK | SOCK_CLOEXEC);
+    });
     if (fd) {
       if (peer != nullptr) *peer = SocketAddress(reinterpret_cast<sockaddr*>(&storage), length);
       return fd;
     }
     switch (errno) {
       case EAGAIN:
-        return UniqueFd();
+        return UniqueSocket();
       // The connection itself has already gone wrong (accept(2) lists these): take the next.
       case EINTR:
       case ECONNABORTED:

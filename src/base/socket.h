@@ -14,7 +14,7 @@
 #include "base/deadline.h"
 #include "base/settings.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 
 namespace onebit {
 
@@ -50,15 +50,15 @@ Result<std::vector<SocketAddress>> resolve(std::string_view host, std::uint16_t 
 
 /// A listening socket on `address`; with port 0, on a free port of `range` (tried in a random order). An IPv6
 /// socket takes IPv6 only.
-Result<UniqueFd> listen_on(SocketAddress address, PortRange range, int backlog = 1024);
+Result<UniqueSocket> listen_on(SocketAddress address, PortRange range, int backlog = 1024);
 /// Starts to connect from `source` (invalid: any; its port is ignored) to `destination`; completion shows as
 /// writability, its outcome by connect_error.
-Result<UniqueFd> start_connect(const SocketAddress& destination, const SocketAddress& source);
+Result<UniqueSocket> start_connect(const SocketAddress& destination, const SocketAddress& source);
 /// 0, or the errno with which a started connect has failed.
 int connect_error(int fd) noexcept;
 /// The next connection of a listening socket; an empty fd when there is none. Errors only for faults of the
 /// listener itself or when the process is out of file descriptors.
-Result<UniqueFd> accept_from(int listener, SocketAddress* peer);
+Result<UniqueSocket> accept_from(int listener, SocketAddress* peer);
 Result<SocketAddress> local_address(int fd);
 
 /// TCP_NODELAY, buffer sizes (0 = the system's tuning), and keep-alive so that a dead link shows within about

@@ -26,7 +26,7 @@ std::size_t pending_limit() {
 
 /// A connection on its way to becoming a rank.
 struct Pending {
-  UniqueFd fd;
+  UniqueSocket fd;
   Handshake handshake;
   SocketAddress peer;
   Deadline deadline;
@@ -36,8 +36,8 @@ struct Pending {
 
 class Gathering {
  public:
-  Gathering(std::vector<UniqueFd> listeners, const Key& key, const Member& self, std::string_view self_where,
-            std::string_view meeting, Deadline deadline)
+  Gathering(std::vector<UniqueSocket> listeners, const Key& key, const Member& self,
+            std::string_view self_where, std::string_view meeting, Deadline deadline)
       : listeners_(std::move(listeners)),
         key_(key),
         self_(self),
@@ -66,7 +66,7 @@ class Gathering {
   Status check_joined(std::size_t rank);
   Status missing() const;
 
-  std::vector<UniqueFd> listeners_;
+  std::vector<UniqueSocket> listeners_;
   Key key_;
   Member self_;
   std::string meeting_;
@@ -103,7 +103,7 @@ Status Gathering::turn() {
   // Only open ones: poll refuses a list that is longer than RLIMIT_NOFILE.
   std::vector<pollfd> entries;
   std::vector<std::size_t> joined;
-  for (const UniqueFd& listener : listeners_) entries.push_back({listener.get(), POLLIN, 0});
+  for (const UniqueSocket& listener : listeners_) entries.push_back({listener.get(), POLLIN, 0});
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].stream.fd() < 0) continue;
     entries.push_back({ranks_[rank].stream.fd(), POLLIN, 0});
@@ -319,9 +319,9 @@ Status Gathering::missing() const {
 
 }  // namespace
 
-Result<std::vector<Joined>> gather_ranks(std::vector<UniqueFd> listeners, const Key& key, const Member& self,
-                                         std::string_view self_where, std::string_view meeting,
-                                         Deadline deadline) {
+Result<std::vector<Joined>> gather_ranks(std::vector<UniqueSocket> listeners, const Key& key,
+                                         const Member& self, std::string_view self_where,
+                                         std::string_view meeting, Deadline deadline) {
   return Gathering(std::move(listeners), key, self, self_where, meeting, deadline).run();
 }
 

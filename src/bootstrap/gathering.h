@@ -12,7 +12,7 @@
 #include "base/deadline.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/member.h"
 #include "bootstrap/stream.h"
@@ -34,9 +34,9 @@ constexpr std::size_t kMaxDataFrame = std::size_t{64} * 1024 + 4;
 
 /// Waits for ranks 1 to W-1 of `self`'s job; entry 0 of the result is empty. An error has been told to every
 /// rank that came. `meeting` names the place in messages, as in "node1:29500".
-Result<std::vector<Joined>> gather_ranks(std::vector<UniqueFd> listeners, const Key& key, const Member& self,
-                                         std::string_view self_where, std::string_view meeting,
-                                         Deadline deadline);
+Result<std::vector<Joined>> gather_ranks(std::vector<UniqueSocket> listeners, const Key& key,
+                                         const Member& self, std::string_view self_where,
+                                         std::string_view meeting, Deadline deadline);
 
 /// Tells `failure` to every stream, as far as that goes within a second, and returns it.
 Status tell_all(std::vector<Joined>& ranks, const Status& failure);

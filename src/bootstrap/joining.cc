@@ -37,7 +37,7 @@ Result<SocketAddress> source_for(const SocketAddress& master, const Settings& se
 
 Result<Connected> try_join(const SocketAddress& master, const SocketAddress& source, const Key& key,
                            const Member& self, milliseconds silence, Deadline deadline, bool& final) {
-  ONEBIT_ASSIGN_OR_RETURN(UniqueFd fd, start_connect(master, source));
+  ONEBIT_ASSIGN_OR_RETURN(UniqueSocket fd, start_connect(master, source));
   ONEBIT_ASSIGN_OR_RETURN(const bool connected,
                           wait_ready(fd.get(), POLLOUT, deadline.earlier(Deadline::after(kConnectTime))));
   if (!connected) {

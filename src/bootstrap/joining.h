@@ -13,7 +13,7 @@
 #include "base/settings.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/member.h"
 
@@ -27,7 +27,7 @@ struct Meeting {
 };
 
 struct Connected {
-  UniqueFd fd;
+  UniqueSocket fd;
   SocketAddress local;   ///< our end, port 0
   SocketAddress master;  ///< rank 0's end
 };

@@ -52,12 +52,12 @@ Result<std::vector<SocketAddress>> listen_addresses(const Launch& launch, const 
   return addresses;
 }
 
-Result<std::vector<UniqueFd>> open_listeners(const Launch& launch, const Settings& settings, const Key& key,
-                                             const Member& self, Deadline deadline) {
+Result<std::vector<UniqueSocket>> open_listeners(const Launch& launch, const Settings& settings,
+                                                 const Key& key, const Member& self, Deadline deadline) {
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, listen_addresses(launch, settings));
   const Deadline until = deadline.earlier(Deadline::after(kPortPatience));
   for (;;) {
-    std::vector<UniqueFd> listeners;
+    std::vector<UniqueSocket> listeners;
     Status last;
     for (const SocketAddress& address : addresses) {
       auto listener = listen_on(address, PortRange{});

@@ -7,7 +7,7 @@
 #include "base/settings.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/launcher.h"
 #include "bootstrap/member.h"
@@ -23,7 +23,7 @@ Result<std::vector<SocketAddress>> listen_addresses(const Launch& launch, const 
 
 /// The listening sockets. A port that is in use is tried for a few seconds more; if it is another rank 0 of
 /// this job that uses it, both fail with an error that names the two.
-Result<std::vector<UniqueFd>> open_listeners(const Launch& launch, const Settings& settings, const Key& key,
-                                             const Member& self, Deadline deadline);
+Result<std::vector<UniqueSocket>> open_listeners(const Launch& launch, const Settings& settings,
+                                                 const Key& key, const Member& self, Deadline deadline);
 
 }  // namespace onebit::bootstrap

@@ -77,7 +77,7 @@ Result<std::unique_ptr<Rendezvous>> Rendezvous::join(const UniqueId& id, int ran
   }
   std::unique_ptr<Star> star;
   if (rank == 0) {
-    std::vector<UniqueFd> listeners = take_listeners(id);
+    std::vector<UniqueSocket> listeners = take_listeners(id);
     if (listeners.empty()) {
       return Status(Code::kInvalidUsage,
                     "rank 0 must be in the process that made the unique id, and an id serves only once");
@@ -130,6 +130,12 @@ int Rendezvous::local_ranks() const {
 Result<std::vector<std::vector<std::byte>>> Rendezvous::all_gather(std::span<const std::byte> mine,
                                                                    Deadline deadline) {
   return star_->all_gather(mine, deadline);
+}
+Status Rendezvous::watch(Deadline deadline) {
+  return star_->watch(deadline);
+}
+Status Rendezvous::fail(const Status& own) {
+  return star_->fail(own);
 }
 
 }  // namespace onebit::bootstrap

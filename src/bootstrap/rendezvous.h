@@ -53,6 +53,13 @@ class Rendezvous {
   /// gives the same error.
   Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> mine, Deadline deadline);
 
+  /// Between two gathers: listens until `deadline` (one that has passed: a look) and returns ok, or the error
+  /// of a rank that has failed or died meanwhile, which names it.
+  Status watch(Deadline deadline);
+  /// Ends the rendezvous for all ranks because of `own`, this rank's failure, and returns why it has ended:
+  /// `own`, or, where that is a kRemoteError, what is heard within a second from the rank that failed first.
+  Status fail(const Status& own);
+
  private:
   explicit Rendezvous(std::unique_ptr<Star> star);
   std::unique_ptr<Star> star_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "bootstrap/interfaces.h"
 #include "bootstrap/wire.h"
@@ -20,6 +21,8 @@ constexpr std::size_t kMaxPart = std::size_t{64} * 1024;
 constexpr std::uint32_t kForEver = std::numeric_limits<std::uint32_t>::max();
 // How much longer than its own deadline a rank waits for rank 0's word, which says who is late.
 constexpr milliseconds kGrace{2'000};
+// How long a rank that has lost another waits to hear why.
+constexpr milliseconds kHearsay{1'000};
 
 Deadline with_grace(Deadline deadline) {
   const int left = deadline.poll_timeout();
@@ -37,9 +40,7 @@ std::string late(const std::vector<int>& ranks) {
 }  // namespace
 
 Star::~Star() {
-  // Shut down, not only closed: a forked child may hold copies, which would keep the connections open. In the
-  // child itself, closing must leave the parent's connections as they are.
-  if (::getpid() != pid_) return;
+  // Shut down, not only closed: a child that was made behind fork's handlers may hold copies.
   for (const Joined& link : links_) {
     if (link.stream.fd() >= 0) ::shutdown(link.stream.fd(), SHUT_RDWR);
   }
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Star>> Star::alone(const Settings& settings) {
   return star;
 }
 
-Result<std::unique_ptr<Star>> Star::as_master(std::vector<UniqueFd> listeners, const Key& key,
+Result<std::unique_ptr<Star>> Star::as_master(std::vector<UniqueSocket> listeners, const Key& key,
                                               const Member& self, const std::string& meeting,
                                               const Settings& settings, Deadline deadline) {
   auto star = std::make_unique<Star>();
@@ -160,8 +161,8 @@ Result<Frame> Star::frame_from_master(FrameType type, Deadline deadline) {
     auto frame = stream.read();
     if (!frame.ok()) return frame.status().with_context(name(0));
     if (frame->has_value()) {
-      if ((**frame).type == type) return std::move(**frame);
       if ((**frame).type == FrameType::kFailure) return decode_failure((**frame).payload);
+      if ((**frame).type == type) return std::move(**frame);
       return Status::error(Code::kDataError, "{} answers out of turn", name(0));
     }
     if (!sent.ok()) return sent.with_context(name(0));
@@ -209,6 +210,11 @@ Result<std::vector<Bytes>> Star::gather_as_master(std::span<const std::byte> min
 Status Star::collect(std::vector<Bytes>& parts, Deadline& deadline) {
   std::vector<bool> come(links_.size());
   come[0] = true;
+  for (std::size_t i = 1; i < early_.size(); ++i) {
+    if (!early_[i]) continue;
+    ONEBIT_RETURN_IF_ERROR(take_part(i, *std::exchange(early_[i], std::nullopt), parts[i], deadline));
+    come[i] = true;
+  }
   std::vector<pollfd> entries;
   for (const Joined& link : links_) entries.push_back({link.stream.fd(), POLLIN, 0});
   while (std::find(come.begin(), come.end(), false) != come.end()) {
@@ -224,21 +230,73 @@ Status Star::collect(std::vector<Bytes>& parts, Deadline& deadline) {
     for (std::size_t i = 1; i < entries.size(); ++i) {
       // All that is there, so that a rank which has given up meanwhile is not taken for one that waits.
       while (entries[i].revents != 0) {
-        const auto frame = links_[i].stream.read();
-        if (!frame.ok()) {
-          links_[i].stream = FrameStream();
-          return frame.status().with_context(name(i));
-        }
-        if (!frame->has_value()) break;
-        if ((**frame).type == FrameType::kFailure)
-          return decode_failure((**frame).payload).with_context(name(i));
+        ONEBIT_ASSIGN_OR_RETURN(const auto frame, frame_from_member(i));
+        if (!frame.has_value()) break;
         if (come[i]) return Status::error(Code::kDataError, "{} spoke out of turn", name(i));
-        ONEBIT_RETURN_IF_ERROR(take_part(i, **frame, parts[i], deadline));
+        ONEBIT_RETURN_IF_ERROR(take_part(i, *frame, parts[i], deadline));
         come[i] = true;
       }
     }
   }
   return Status();
+}
+
+/// What a rank has sent next, if it has come; that it has failed or left is an error.
+Result<std::optional<Frame>> Star::frame_from_member(std::size_t rank) {
+  auto frame = links_[rank].stream.read();
+  if (!frame.ok()) {
+    links_[rank].stream = FrameStream();
+    return frame.status().with_context(name(rank));
+  }
+  if (frame->has_value() && (**frame).type == FrameType::kFailure) {
+    return decode_failure((**frame).payload).with_context(name(rank));
+  }
+  return frame;
+}
+
+/// Listens to all others until `deadline`. Parts for the next all_gather are kept.
+Status Star::hear_members(Deadline deadline) {
+  early_.resize(links_.size());
+  for (;;) {
+    std::vector<pollfd> entries;
+    // A rank that has given its part says no more but that it has failed, or leaves.
+    for (const Joined& link : links_) entries.push_back({link.stream.fd(), POLLIN, 0});
+    ONEBIT_ASSIGN_OR_RETURN(const int ready, wait_ready(entries, deadline));
+    if (ready == 0) return Status();
+    for (std::size_t i = 1; i < entries.size(); ++i) {
+      if (entries[i].revents == 0) continue;
+      ONEBIT_ASSIGN_OR_RETURN(auto frame, frame_from_member(i));
+      if (!frame.has_value()) continue;
+      if (early_[i]) return Status::error(Code::kDataError, "{} spoke out of turn", name(i));
+      early_[i] = std::move(frame);
+    }
+  }
+}
+
+/// Ok when nothing has gone wrong up to `deadline`.
+Status Star::watch(Deadline deadline) {
+  ONEBIT_RETURN_IF_ERROR(broken_);
+  if (world_size_ == 1) return Status();
+  Status heard;
+  if (rank_ == 0) {
+    heard = hear_members(deadline);
+  } else {
+    const auto ready = wait_ready(links_.front().stream.fd(), POLLIN, deadline);
+    if (!ready.ok()) return ready.status();
+    // Between two gathers rank 0 has nothing to say but that somebody has failed.
+    if (*ready) heard = frame_from_master(FrameType::kFailure, Deadline::after(kHearsay)).status();
+  }
+  if (!heard.ok()) broken_ = tell_all(links_, heard);
+  return heard;
+}
+
+Status Star::fail(const Status& own) {
+  // What this rank has seen of another may be only a consequence.
+  const milliseconds patience = own.code() == Code::kRemoteError ? kHearsay : milliseconds(0);
+  ONEBIT_RETURN_IF_ERROR(watch(Deadline::after(patience)));
+  broken_ = own;
+  if (world_size_ > 1) tell_all(links_, rank_ == 0 ? own.with_context(name(0)) : own).ok();
+  return own;
 }
 
 Status Star::take_part(std::size_t rank, const Frame& frame, Bytes& part, Deadline& deadline) const {

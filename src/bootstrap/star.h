@@ -2,9 +2,9 @@
 //
 // Protocol after the handshake: rank 0 sends the roll when all have come. In an all_gather every rank sends
 // its part and the time it will wait (rank 0 fails for all when the first rank's time is up, so that each
-// gets the same error with the names of those that are late), rank 0 sends all parts. Any way, kFailure ends
-// it. Invariant: after an error the object stays broken, and every rank that can be told has been told.
-// Threads: one at a time.
+// gets the same error with the names of those that are late), rank 0 sends all parts. Any way and at any
+// time, kFailure ends it. Invariant: after an error the object stays broken, and every rank that can be told
+// has been told. Threads: one at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@
 #include "base/settings.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/gathering.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/joining.h"
@@ -36,7 +37,7 @@ class Star {
   /// A job of one rank: no network.
   static Result<std::unique_ptr<Star>> alone(const Settings& settings);
   /// Rank 0 of several. `meeting` names the place for messages.
-  static Result<std::unique_ptr<Star>> as_master(std::vector<UniqueFd> listeners, const Key& key,
+  static Result<std::unique_ptr<Star>> as_master(std::vector<UniqueSocket> listeners, const Key& key,
                                                  const Member& self, const std::string& meeting,
                                                  const Settings& settings, Deadline deadline);
   /// Another rank.
@@ -54,6 +55,8 @@ class Star {
   const std::vector<std::string>& where() const { return where_; }
   int local_ranks() const { return local_ranks_; }
   Result<std::vector<Bytes>> all_gather(std::span<const std::byte> mine, Deadline deadline);
+  Status watch(Deadline deadline);
+  Status fail(const Status& own);
 
  private:
   void take_roll(const Roll& roll, const Key& key, const Member& self);
@@ -62,6 +65,8 @@ class Star {
   Result<std::vector<Bytes>> gather_as_master(std::span<const std::byte> mine, Deadline deadline);
   Result<std::vector<Bytes>> gather_as_member(std::span<const std::byte> mine, Deadline deadline);
   Status collect(std::vector<Bytes>& parts, Deadline& deadline);
+  Result<std::optional<Frame>> frame_from_member(std::size_t rank);
+  Status hear_members(Deadline deadline);
   Status take_part(std::size_t rank, const Frame& frame, Bytes& part, Deadline& deadline) const;
   Status distribute(Deadline deadline);
   void queue_for_all(FrameType type, Bytes message);
@@ -75,6 +80,7 @@ class Star {
   std::vector<std::string> where_;
   int local_ranks_ = 1;
   std::vector<Joined> links_;  // rank 0: one for each rank, the first empty; others: the one to rank 0
+  std::vector<std::optional<Frame>> early_;  // rank 0: parts of the next all_gather, heard in watch
   Status broken_;
 };
 

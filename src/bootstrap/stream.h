@@ -17,7 +17,7 @@
 
 #include "base/deadline.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 
 namespace onebit::bootstrap {
 
@@ -36,7 +36,7 @@ struct Frame {
 class FrameStream {
  public:
   FrameStream() = default;
-  FrameStream(UniqueFd fd, std::size_t limit) : fd_(std::move(fd)), limit_(limit) {}
+  FrameStream(UniqueSocket fd, std::size_t limit) : fd_(std::move(fd)), limit_(limit) {}
 
   int fd() const { return fd_.get(); }
   /// The payload may be shared by many streams.
@@ -53,7 +53,7 @@ class FrameStream {
     std::array<std::byte, 12> head;
     std::shared_ptr<const std::vector<std::byte>> payload;
   };
-  UniqueFd fd_;
+  UniqueSocket fd_;
   std::size_t limit_ = 0;
   std::deque<Outgoing> out_;
   std::size_t sent_ = 0;  // of the first, head included

@@ -66,7 +66,7 @@ SocketAddress get_address(Reader& reader) {
 struct Registry {
   struct Entry {
     pid_t pid;
-    std::vector<UniqueFd> listeners;
+    std::vector<UniqueSocket> listeners;
   };
   std::mutex mutex;
   std::map<std::array<std::byte, 128>, Entry> entries;
@@ -84,7 +84,7 @@ Result<UniqueId> create_unique_id(const Settings& settings) {
   ONEBIT_ASSIGN_OR_RETURN(
       std::vector<Interface> chosen,
       choose_interfaces(all, settings.socket_ifname, settings.socket_family, SocketAddress()));
-  std::vector<UniqueFd> listeners;
+  std::vector<UniqueSocket> listeners;
   std::vector<SocketAddress> addresses;
   Status last;
   for (const Interface& interface : chosen) {
@@ -152,12 +152,12 @@ Result<UniqueIdContents> read_unique_id(const UniqueId& id) {
   return contents;
 }
 
-std::vector<UniqueFd> take_listeners(const UniqueId& id) {
+std::vector<UniqueSocket> take_listeners(const UniqueId& id) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   const auto entry = registry.entries.find(id.bytes);
   if (entry == registry.entries.end() || entry->second.pid != ::getpid()) return {};
-  std::vector<UniqueFd> listeners = std::move(entry->second.listeners);
+  std::vector<UniqueSocket> listeners = std::move(entry->second.listeners);
   registry.entries.erase(entry);
   return listeners;
 }

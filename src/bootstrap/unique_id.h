@@ -11,7 +11,7 @@
 #include "base/settings.h"
 #include "base/socket.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 
 namespace onebit::bootstrap {
@@ -33,6 +33,6 @@ Result<UniqueId> create_unique_id(const Settings& settings);
 Result<UniqueIdContents> read_unique_id(const UniqueId& id);
 /// The listening sockets that create_unique_id of this process opened for `id`; empty if it was made
 /// elsewhere or is taken.
-std::vector<UniqueFd> take_listeners(const UniqueId& id);
+std::vector<UniqueSocket> take_listeners(const UniqueId& id);
 
 }  // namespace onebit::bootstrap

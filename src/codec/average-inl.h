@@ -14,7 +14,7 @@ constexpr std::size_t kBatch = 8;
 /// Blocks up to this size use a small scratch block on the stack, larger ones one of kMaxBlock.
 constexpr std::size_t kUsualBlock = 4096;
 /// How many elements ahead the owner's error is prefetched.
-constexpr std::size_t kPrefetchDistance = 512;
+constexpr std::size_t kPrefetchDistance = 2048;
 
 /// What the sweep over a block needs of each piece of a batch.
 struct Terms {

@@ -188,6 +188,10 @@ Status Communicator::onebit_all_reduce(const void* send, void* receive, std::siz
 Status Communicator::all_gather(const void* send, void* receive, std::size_t bytes) {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
+  return gather_in_call(send, receive, bytes);
+}
+
+Status Communicator::gather_in_call(const void* send, void* receive, std::size_t bytes) {
   return in_step([&]() -> Status {
     const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), false);
     std::byte* const all = static_cast<std::byte*>(receive);

@@ -5,7 +5,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/log.h"
@@ -54,19 +56,28 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   std::unique_ptr<Communicator> made(new Communicator(std::move(name), settings,
                                                       static_cast<std::size_t>(rendezvous->rank()),
                                                       static_cast<std::size_t>(rendezvous->world_size())));
-  ONEBIT_ASSIGN_OR_RETURN(made->rules_, Rules::parse(settings.compress));
-  const auto codec = codec::find_implementation(settings.codec_impl);
-  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
-  made->codec_ = *codec;
-  const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous->local_ranks()));
-  made->compute_threads_ = settings.threads != 0 ? settings.threads : std::clamp(share, 1U, 8U);
-  Status status = made->compare_settings(*rendezvous);
-  if (status.ok()) status = made->connect(*rendezvous);
-  if (!status.ok()) return made->break_with(status);  // peers that are connected already hear why
+  if (const Status own = made->set_up(*rendezvous); !own.ok()) {
+    return made->break_with(rendezvous->fail(own));
+  }
   log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {}",
       made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
       settings.transport);
   return made;
+}
+
+Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
+  ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
+  const auto codec = codec::find_implementation(settings_.codec_impl);
+  if (!codec.ok()) return codec.status().with_context("ONEBIT_CODEC_IMPL");
+  codec_ = *codec;
+  const unsigned share = usable_cores() / static_cast<unsigned>(std::max(1, rendezvous.local_ranks()));
+  compute_threads_ = settings_.threads != 0 ? settings_.threads : std::clamp(share, 1U, 8U);
+  const bootstrap::Key& key = rendezvous.job_key();
+  const auto of_job =
+      bootstrap::derive_key({reinterpret_cast<const char*>(key.data()), key.size()}, "job number");
+  std::memcpy(&job_, of_job.data(), sizeof job_);
+  ONEBIT_RETURN_IF_ERROR(compare_settings(rendezvous));
+  return connect(rendezvous);
 }
 
 Communicator::~Communicator() {
@@ -197,14 +208,18 @@ Status Communicator::drive_loop(Operation& operation) {
   if (abort_requested_.load(std::memory_order_acquire)) return async_error();
   ONEBIT_RETURN_IF_ERROR(operation.start());
   Deadline deadline = Deadline::after(settings_.timeout);
+  // Bytes that move without completing anything count too; they are looked at a few times before the
+  // deadline.
+  const auto sampling = settings_.timeout / 8;
+  Deadline sample = Deadline::after(sampling);
   std::uint64_t moved = bytes_moved();
   while (!operation.done()) {
     auto computed = operation.compute_one();
     if (!computed.ok()) return computed.status();
     completed_.clear();
     finished_.clear();
-    const auto wait = std::chrono::milliseconds(*computed ? 0 : deadline.poll_timeout());
-    ONEBIT_RETURN_IF_ERROR(context_->progress(wait, completed_));
+    const int patience = *computed ? 0 : deadline.earlier(sample).poll_timeout();
+    ONEBIT_RETURN_IF_ERROR(context_->progress(std::chrono::milliseconds(patience), completed_));
     if (pool_ != nullptr) pool_->take_finished(finished_);
     for (transport::Request* request : completed_) {
       if (request->state == transport::Request::State::kFailed && context_->failed() != nullptr) {
@@ -215,15 +230,33 @@ Status Communicator::drive_loop(Operation& operation) {
     for (Task* task : finished_) ONEBIT_RETURN_IF_ERROR(operation.on_task(*task));
     if (abort_requested_.load(std::memory_order_acquire)) return async_error();
     if (!operation.done() && context_->failed() != nullptr) return endpoint_failure(*context_->failed());
-    const std::uint64_t now_moved = bytes_moved();
-    if (*computed || !completed_.empty() || !finished_.empty() || now_moved != moved) {
-      moved = now_moved;
+    if (*computed || !completed_.empty() || !finished_.empty()) {
       deadline = Deadline::after(settings_.timeout);
-    } else if (deadline.passed()) {
+      continue;
+    }
+    ONEBIT_RETURN_IF_ERROR(check_in_step());
+    if (sample.passed()) {
+      sample = Deadline::after(sampling);
+      if (std::exchange(moved, bytes_moved()) != moved) deadline = Deadline::after(settings_.timeout);
+    }
+    if (deadline.passed()) {
       return Status::error(Code::kTimeout,
                            "no progress for {} ms (ONEBIT_TIMEOUT) in call {}; waiting for {}",
                            settings_.timeout.count(), operation_, describe(operation.waiting_for()));
     }
+  }
+  return Status();
+}
+
+Status Communicator::check_in_step() const {
+  for (std::size_t peer = 0; peer < ranks(); ++peer) {
+    if (endpoints_[peer] == nullptr) continue;
+    const auto tag = endpoints_[peer]->unexpected_tag();
+    if (!tag || operation_of(*tag) == operation_) continue;
+    return Status::error(Code::kInvalidUsage,
+                         "rank {} at {} sends for its call {} while this rank waits for it in call {}: the "
+                         "ranks do not make the same calls",
+                         peer, where_[peer], operation_of(*tag), operation_);
   }
   return Status();
 }
@@ -262,18 +295,6 @@ Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const
   const auto at = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
   const auto rank = static_cast<std::size_t>(at - endpoints_.begin());
   return endpoint.status().with_context(fmt::format("rank {} at {}", rank, where_[rank]));
-}
-
-Status Communicator::with_residuals(const std::function<Status(ResidualStore&)>& use) {
-  const CallGuard guard(*this);
-  ONEBIT_RETURN_IF_ERROR(guard.status());
-  return use(residuals_);
-}
-
-Status Communicator::with_remaining_residuals(const std::function<Status(ResidualStore&)>& use) {
-  const CallGuard guard(*this, true);
-  ONEBIT_RETURN_IF_ERROR(guard.status());
-  return use(residuals_);
 }
 
 std::uint64_t Communicator::bytes_moved() const {

@@ -57,6 +57,8 @@ class Communicator {
   std::size_t rank() const { return rank_; }
   std::size_t ranks() const { return endpoints_.size(); }
   const std::string& name() const { return name_; }
+  /// A random number, the same on all ranks, another for each communicator.
+  std::uint64_t job() const { return job_; }
 
   // ---- collective calls; buffers as in onebit.h ----
   Status all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
@@ -70,6 +72,8 @@ class Communicator {
   Status all_gather(const void* send, void* receive, std::size_t bytes);
   Status broadcast(const void* send, void* receive, std::size_t bytes, std::size_t root);
   Status barrier();
+  /// All ranks load what they saved at one moment, or none loads anything; then each says which failed.
+  Status load_residuals(const std::string& directory);
 
   // ---- local ----
   /// The codec's parameters of the settings.
@@ -85,11 +89,10 @@ class Communicator {
   }
   std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
   Result<Statistics> statistics();
-  /// Gives the residuals to `use`, for saving, loading and the like; kInvalidUsage while a call is in
-  /// progress.
-  Status with_residuals(const std::function<Status(ResidualStore&)>& use);
-  /// The same on a communicator that may be broken: what is left of its residuals can be saved.
-  Status with_remaining_residuals(const std::function<Status(ResidualStore&)>& use);
+  // Residuals; kInvalidUsage while a call is in progress. What a failure has left can be saved.
+  Status save_residuals(const std::string& directory);
+  Status reset_residuals(std::string_view tag);
+  Result<std::size_t> residual_memory(std::string_view tag);
   /// Ok when this process made the communicator and it is not broken.
   Status usable() const;
   /// Ok when this process made the communicator, also when that is broken.
@@ -101,6 +104,7 @@ class Communicator {
 
  private:
   Communicator(std::string name, const Settings& settings, std::size_t rank, std::size_t ranks);
+  Status set_up(bootstrap::Rendezvous& rendezvous);
   Status connect(bootstrap::Rendezvous& rendezvous);
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
   /// Starts to connect to the ranks below this one.
@@ -111,6 +115,7 @@ class Communicator {
   /// out of step with its peers.
   template <typename Body>
   Status in_step(const Body& body);
+  Status gather_in_call(const void* send, void* receive, std::size_t bytes);
   Status exact_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op);
   /// Every rank sends its whole buffer to every other: one hop, for small buffers.
   Status flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type, ReduceOp op,
@@ -132,6 +137,8 @@ class Communicator {
   /// broken.
   Status drive(Operation& operation);
   Status drive_loop(Operation& operation);
+  /// Ok unless a rank sends for another call than the one in which this rank waits for it.
+  Status check_in_step() const;
   Status break_with(const Status& status);
   /// When a connection has broken: the end of one rank may show first as that of another, which gave up
   /// because of it and could not say so any more. Whatever else breaks within a moment is named, too.
@@ -161,6 +168,7 @@ class Communicator {
 
   std::uint32_t operation_ = 0;
   std::string current_call_;  // in words
+  std::uint64_t job_ = 0;
   ResidualStore residuals_;
   OneBitBuffers onebit_buffers_;
   AlignedBuffer<std::byte> exact_slots_;

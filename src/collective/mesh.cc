@@ -92,17 +92,7 @@ Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
                           rendezvous.all_gather(std::as_bytes(std::span(&listener->handle(), 1)), deadline));
 
   // Each pair has one connection: the higher rank opens it.
-  const Status opened = open_connections(handles);
-  // A rank that cannot (too few file descriptors, say) has nobody to tell yet but the rendezvous.
-  ONEBIT_ASSIGN_OR_RETURN(const auto refusals,
-                          rendezvous.all_gather(std::as_bytes(std::span(opened.message())), deadline));
-  ONEBIT_RETURN_IF_ERROR(opened);
-  for (std::size_t peer = 0; peer < ranks(); ++peer) {
-    if (refusals[peer].empty()) continue;
-    return Status::error(Code::kRemoteError, "rank {} at {} cannot connect: {}", peer, where_[peer],
-                         split_lines(refusals[peer]).front());
-  }
-
+  ONEBIT_RETURN_IF_ERROR(open_connections(handles));
   const auto is_missing = [this](std::size_t peer) {
     return peer != rank_ && (endpoints_[peer] == nullptr ||
                              endpoints_[peer]->state() == transport::Endpoint::State::kConnecting);
@@ -135,6 +125,7 @@ Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
                            "between the machines open for these ports (ONEBIT_PORT_RANGE)?",
                            settings_.init_timeout.count(), describe(missing));
     }
+    ONEBIT_RETURN_IF_ERROR(rendezvous.watch(Deadline::after(std::chrono::milliseconds(0))));
     completed_.clear();
     ONEBIT_RETURN_IF_ERROR(context_->progress(
         std::min<std::chrono::milliseconds>(kAcceptPoll, std::chrono::milliseconds(deadline.poll_timeout())),

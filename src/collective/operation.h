@@ -38,6 +38,11 @@ constexpr std::uint64_t message_tag(std::uint32_t operation, std::size_t chunk, 
   return (std::uint64_t{operation} << 32) | (static_cast<std::uint64_t>(chunk) << 1) | phase;
 }
 
+/// Which call.
+constexpr std::uint32_t operation_of(std::uint64_t tag) {
+  return static_cast<std::uint32_t>(tag >> 32);
+}
+
 class Operation {
  public:
   virtual ~Operation() = default;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "base/log.h"
 #include "collective/partition.h"
@@ -12,7 +11,7 @@ namespace onebit::collective {
 namespace {
 
 constexpr std::array<char, 8> kMagic{'1', 'B', 'R', 'E', 'S', 'I', 'D', '\0'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::uint32_t kLongestTag = 1024;
 constexpr std::string_view kExtension = "residuals";
 
@@ -22,8 +21,9 @@ struct FileHeader {
   std::uint32_t ranks;
   std::uint32_t rank;
   std::uint32_t entries;
+  SaveStamp stamp;
 };
-static_assert(sizeof(FileHeader) == 24);
+static_assert(sizeof(FileHeader) == 48);
 
 struct EntryHeader {
   std::uint32_t tag_length;
@@ -35,12 +35,15 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 24);
 
-Status write_entries(const ResidualStore& store, ShardWriter& writer) {
+Status write_entries(const ResidualStore& store, const SaveMoment& moment, ShardWriter& writer) {
   const auto& entries = store.entries();
   const auto good = [](const auto& entry) { return !entry.second.in_call; };
-  FileHeader header{kMagic, kVersion, static_cast<std::uint32_t>(store.ranks()),
+  FileHeader header{kMagic,
+                    kVersion,
+                    static_cast<std::uint32_t>(store.ranks()),
                     static_cast<std::uint32_t>(store.rank()),
-                    static_cast<std::uint32_t>(std::count_if(entries.begin(), entries.end(), good))};
+                    static_cast<std::uint32_t>(std::count_if(entries.begin(), entries.end(), good)),
+                    SaveStamp::now(moment)};
   ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
   for (const auto& entry : entries) {
     const auto& [tag, residual] = entry;
@@ -89,31 +92,47 @@ Status read_entry(ShardReader& reader, std::size_t rank, std::size_t ranks, Resi
   return Status();
 }
 
-Result<ResidualStore::Map> read_file(const std::string& path, std::size_t rank, std::size_t ranks) {
-  const auto read = [&]() -> Result<ResidualStore::Map> {
+Result<FileHeader> read_header(ShardReader& reader) {
+  FileHeader header{};
+  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
+  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a file of residuals");
+  if (header.version != kVersion) {
+    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
+                         kVersion);
+  }
+  return header;
+}
+
+Result<SaveStamp> read_stamp(ShardReader& reader) {
+  ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
+  return header.stamp;
+}
+
+struct File {
+  ResidualStore::Map entries;
+  SaveMoment moment;
+};
+
+Result<File> read_file(const std::string& path, std::size_t rank, std::size_t ranks) {
+  const auto read = [&]() -> Result<File> {
     ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(path));
-    FileHeader header{};
-    ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
-    if (header.magic != kMagic) return Status(Code::kDataError, "it is not a file of residuals");
-    if (header.version != kVersion) {
-      return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
-                           kVersion);
-    }
+    ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
     if (header.rank != rank || header.ranks != ranks) {
       return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
                            header.ranks, rank, ranks);
     }
-    ResidualStore::Map entries;
+    File file;
+    file.moment = header.stamp.moment;
     for (std::uint32_t i = 0; i < header.entries; ++i) {
-      ONEBIT_RETURN_IF_ERROR(read_entry(reader, rank, ranks, entries));
+      ONEBIT_RETURN_IF_ERROR(read_entry(reader, rank, ranks, file.entries));
     }
     ONEBIT_RETURN_IF_ERROR(reader.check());
     ONEBIT_RETURN_IF_ERROR(reader.check_end());
-    return entries;
+    return file;
   };
-  auto entries = read();
-  if (!entries.ok()) return entries.status().with_context(path);
-  return entries;
+  auto file = read();
+  if (!file.ok()) return file.status().with_context(path);
+  return file;
 }
 
 /// Adds what rank `store.rank()` inherits from rank `from` of `old_ranks`.
@@ -137,37 +156,43 @@ Status inherit(ResidualStore::Map&& old, std::size_t from, std::size_t old_ranks
 
 }  // namespace
 
-Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory) {
+Status save_residuals(const ResidualStore& store, std::string_view name, const std::string& directory,
+                      const SaveMoment& moment) {
   const std::string path = shard_path(directory, name, kExtension, store.rank(), store.ranks());
-  return write_shard(directory, path, [&](ShardWriter& writer) { return write_entries(store, writer); })
+  return write_shard(directory, path,
+                     [&](ShardWriter& writer) { return write_entries(store, moment, writer); })
       .with_context(fmt::format("save residuals to {}", path));
 }
 
-Status load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
-  ONEBIT_ASSIGN_OR_RETURN(const std::set<std::size_t> saved, saved_ranks(directory, name, kExtension));
-  if (saved.empty()) {
-    return Status::error(Code::kDataError, "{} has no residuals of a communicator '{}'", directory, name);
-  }
-  ONEBIT_ASSIGN_OR_RETURN(const std::size_t old_ranks,
-                          choose_saved(saved, store.ranks(), "residuals", directory));
+Result<SaveMoment> load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
+  ONEBIT_ASSIGN_OR_RETURN(const auto newest, newest_shards(directory, name, kExtension,
+                                                           "residuals of a communicator", read_stamp));
+  const auto& [old_ranks, set] = newest;
+  const auto path_of = [&, ranks = old_ranks](std::size_t rank) {
+    return shard_path(directory, name, kExtension, rank, ranks);
+  };
   if (old_ranks == store.ranks()) {
-    ONEBIT_ASSIGN_OR_RETURN(auto entries,
-                            read_file(shard_path(directory, name, kExtension, store.rank(), store.ranks()),
-                                      store.rank(), store.ranks()));
-    store.replace(std::move(entries));
-    return Status();
+    const std::string path = path_of(store.rank());
+    ONEBIT_ASSIGN_OR_RETURN(File own, read_file(path, store.rank(), old_ranks));
+    ONEBIT_RETURN_IF_ERROR(check_one_moment(set, path, own.moment));
+    store.replace(std::move(own.entries));
+    return own.moment;
   }
   ResidualStore::Map entries;
+  SaveMoment moment;
   for (std::size_t from = 0; from < old_ranks; ++from) {
-    const std::string path = shard_path(directory, name, kExtension, from, old_ranks);
-    ONEBIT_ASSIGN_OR_RETURN(auto old, read_file(path, from, old_ranks));
-    if (const Status status = inherit(std::move(old), from, old_ranks, store, entries); !status.ok()) {
+    const std::string path = path_of(from);
+    ONEBIT_ASSIGN_OR_RETURN(File old, read_file(path, from, old_ranks));
+    moment = old.moment;
+    ONEBIT_RETURN_IF_ERROR(check_one_moment(set, path, moment));
+    if (const Status status = inherit(std::move(old.entries), from, old_ranks, store, entries);
+        !status.ok()) {
       return status.with_context(path);
     }
   }
   log(LogLevel::kInfo, "residuals of {} ranks in {} reshared among {}", old_ranks, directory, store.ranks());
   store.replace(std::move(entries));
-  return Status();
+  return moment;
 }
 
 }  // namespace onebit::collective

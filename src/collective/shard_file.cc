@@ -112,9 +112,10 @@ std::string shard_path(const std::string& directory, std::string_view name, std:
   return fmt::format("{}/{}.rank-{}-of-{}.{}", directory, file_stem(name), rank, ranks, extension);
 }
 
-Result<std::set<std::size_t>> saved_ranks(const std::string& directory, std::string_view name,
-                                          std::string_view extension) {
-  std::set<std::size_t> found;
+Result<std::map<std::size_t, std::vector<std::string>>> saved_shards(const std::string& directory,
+                                                                     std::string_view name,
+                                                                     std::string_view extension) {
+  std::map<std::size_t, std::vector<std::string>> found;
   const std::string prefix = file_stem(name) + ".rank-";
   const std::string suffix = fmt::format(".{}", extension);
   std::error_code error;
@@ -126,21 +127,12 @@ Result<std::set<std::size_t>> saved_ranks(const std::string& directory, std::str
     std::size_t ranks = 0;
     const char* const digits = file.data() + of + 4;
     const auto [rest, failure] = std::from_chars(digits, file.data() + file.size(), ranks);
-    if (failure == std::errc{} && std::string_view(rest) == suffix && ranks != 0) found.insert(ranks);
+    if (failure == std::errc{} && std::string_view(rest) == suffix && ranks != 0) {
+      found[ranks].push_back(at->path().string());
+    }
   }
   if (error) return Status::system(error.value(), fmt::format("read directory {}", directory));
   return found;
-}
-
-Result<std::size_t> choose_saved(const std::set<std::size_t>& saved, std::size_t ranks, std::string_view what,
-                                 const std::string& directory) {
-  if (saved.count(ranks) != 0) return ranks;
-  if (saved.size() > 1) {
-    return Status::error(Code::kDataError,
-                         "{} has {} of {} and of {} ranks, none of {}: remove those that are out of date",
-                         directory, what, *saved.begin(), *saved.rbegin(), ranks);
-  }
-  return *saved.begin();
 }
 
 Status write_shard(const std::string& directory, const std::string& path,

@@ -10,10 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -72,14 +73,10 @@ class ShardReader {
 std::string shard_path(const std::string& directory, std::string_view name, std::string_view extension,
                        std::size_t rank, std::size_t ranks);
 
-/// The numbers of ranks of which `directory` has files with this name.
-Result<std::set<std::size_t>> saved_ranks(const std::string& directory, std::string_view name,
-                                          std::string_view extension);
-
-/// Which of the `saved` numbers of ranks a state of `ranks` is to be read from: its own number, or the only
-/// other one. `what` ("residuals") and `directory` for the error.
-Result<std::size_t> choose_saved(const std::set<std::size_t>& saved, std::size_t ranks, std::string_view what,
-                                 const std::string& directory);
+/// The files with this name in `directory`, by the number of ranks that they say they are of.
+Result<std::map<std::size_t, std::vector<std::string>>> saved_shards(const std::string& directory,
+                                                                     std::string_view name,
+                                                                     std::string_view extension);
 
 /// Makes `directory` if it is missing, and the file `path` in it of what `body` writes.
 Status write_shard(const std::string& directory, const std::string& path,

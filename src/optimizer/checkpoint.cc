@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "collective/partition.h"
 #include "collective/shard_file.h"
+#include "collective/shard_set.h"
 #include "optimizer/optimizer.h"
 
 namespace onebit::optimizer {
@@ -34,14 +35,15 @@ struct FileHeader {
   std::uint8_t compat;
   std::uint8_t whole;  // shared arrays are whole, not a shard
   std::uint8_t reserved;
-  std::uint64_t elements;  // of all tensors, without padding
-  std::uint64_t text;      // bytes of the tensors' description
-  std::uint32_t numbers;   // fp64
+  collective::SaveStamp stamp;  // its call is the step
+  std::uint64_t elements;       // of all tensors, without padding
+  std::uint64_t text;           // bytes of the tensors' description
+  std::uint32_t numbers;        // fp64
   std::uint32_t arrays;
   std::uint32_t own_arrays;  // a bit for each array: not shared
   std::uint32_t residuals;
 };
-static_assert(sizeof(FileHeader) == 56);
+static_assert(sizeof(FileHeader) == 80);
 
 struct ResidualHeader {
   std::uint64_t count;
@@ -85,6 +87,22 @@ Status for_padding(const Layout& layout, const Body& body) {
   return Status();
 }
 
+Result<FileHeader> read_header(ShardReader& reader) {
+  FileHeader header{};
+  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
+  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
+  if (header.version != kVersion) {
+    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
+                         kVersion);
+  }
+  return header;
+}
+
+Result<collective::SaveStamp> read_stamp(ShardReader& reader) {
+  ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
+  return header.stamp;
+}
+
 std::string different_tensor(std::string_view saved, std::string_view here) {
   for (;;) {
     const std::string_view a = saved.substr(0, saved.find('\n'));
@@ -121,7 +139,8 @@ struct Checkpoint::File {
     return PartitionPlan(header.elements, header.ranks, 1).partition(from);
   }
   bool same_moment(const File& other) const {
-    return header.own_arrays == other.header.own_arrays && numbers.size() == other.numbers.size() &&
+    return header.stamp.moment == other.header.stamp.moment && header.own_arrays == other.header.own_arrays &&
+           numbers.size() == other.numbers.size() &&
            std::memcmp(numbers.data(), other.numbers.data(), numbers.size() * sizeof(double)) == 0;
   }
 };
@@ -145,6 +164,7 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
   header.kind = static_cast<std::uint8_t>(core.options().kind);
   header.compat = core.compat() ? 1 : 0;
   header.whole = whole ? 1 : 0;
+  header.stamp = collective::SaveStamp::now({exchange.job(), static_cast<std::uint64_t>(core.step)});
   header.elements = used_elements(layout);
   header.text = text.size();
   header.numbers = static_cast<std::uint32_t>(numbers.size());
@@ -198,12 +218,10 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
 Status Checkpoint::load(const std::string& directory) {
   Core& core = *optimizer_.core_;
   const std::string& name = core.options().name;
-  ONEBIT_ASSIGN_OR_RETURN(const auto saved, collective::saved_ranks(directory, name, kExtension));
-  if (saved.empty())
-    return Status::error(Code::kDataError, "{} has no state of an optimizer '{}'", directory, name);
+  ONEBIT_ASSIGN_OR_RETURN(const auto newest, collective::newest_shards(directory, name, kExtension,
+                                                                       "state of an optimizer", read_stamp));
+  const std::size_t old_ranks = newest.first;
   const std::size_t ranks = core.exchange().ranks();
-  ONEBIT_ASSIGN_OR_RETURN(const std::size_t old_ranks,
-                          collective::choose_saved(saved, ranks, "states", directory));
   Loaded loaded;
   loaded.elements = used_elements(core.layout());
   for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
@@ -244,13 +262,8 @@ Status Checkpoint::open(const std::string& directory, std::size_t from, std::siz
   file.path = collective::shard_path(directory, core.options().name, kExtension, from, old_ranks);
   if (!std::filesystem::exists(file.path)) return Status();
   ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(file.path));
-  FileHeader& header = file.header;
-  ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
-  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
-  if (header.version != kVersion) {
-    return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
-                         kVersion);
-  }
+  ONEBIT_ASSIGN_OR_RETURN(file.header, read_header(reader));
+  const FileHeader& header = file.header;
   if (header.rank != from || header.ranks != old_ranks) {
     return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
                          header.ranks, from, old_ranks);
@@ -297,9 +310,10 @@ Status Checkpoint::choose(std::vector<File>& files) const {
   if (latest == nullptr) {
     if (missing != nullptr)
       return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
-    return Status::error(Code::kDataError,
-                         "{}: it is of another moment than that of rank 0 (steps {} and {})", other->path,
-                         other->numbers[0], files[0].numbers[0]);
+    return Status::error(
+        Code::kDataError, "{}: it is of another moment than that of rank 0 (steps {} and {}{})", other->path,
+        other->numbers[0], files[0].numbers[0],
+        other->header.stamp.moment.job == files[0].header.stamp.moment.job ? "" : ", of different jobs");
   }
   // With the same number of ranks each warns of its own file, else rank 0 of all.
   const Exchange& exchange = optimizer_.core_->exchange();

@@ -1,7 +1,7 @@
 #include "optimizer/core.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 
 #include "base/log.h"
 #include "codec/convert.h"
@@ -93,6 +93,15 @@ void Core::reset_scalars(double gradient_scale) {
     scalars.weight_decay = static_cast<float>(own.weight_decay);
     scalars.step = static_cast<float>(lr(i));
     scalars.gradient_scale = static_cast<float>(gradient_scale);
+  }
+}
+
+void Core::bound_moves() {
+  if (compat()) return;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const double beta1 = group(i).beta1, beta2 = group(i).beta2;
+    const double left = beta2 > 0 ? 1 - beta1 * beta1 / beta2 : 0;
+    if (left > 0) jobs_[i].scalars.bound = static_cast<float>((1 - beta1) / std::sqrt((1 - beta2) * left));
   }
 }
 

@@ -50,8 +50,13 @@ class Core {
   Result<Array> create_array(float* Arrays::*member);
 
   // ---- the numbers of the coming passes ----
-  /// Those of each tensor's group, step = lr, all factors 1, the gradient scale of this step.
+  /// Those of each tensor's group, step = lr, all factors 1, no bound, the gradient scale of this step.
   void reset_scalars(double gradient_scale);
+  /// Bounds |m/d| by what it can be at most in full precision (Cauchy and Schwarz):
+  /// (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), 7.3 for 0.9 and 0.999. In 1 bit an element with
+  /// hardly any variance gets as large a momentum as its block's others, which would throw it far. Not in
+  /// deepspeed_compat.
+  void bound_moves();
 
   // ---- passes and exchanges ----
   void run(Pass pass) { runner_->run(pass, jobs_); }

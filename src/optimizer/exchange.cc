@@ -8,6 +8,7 @@ class CommunicatorExchange final : public Exchange {
   explicit CommunicatorExchange(collective::Communicator& communicator) : communicator_(communicator) {}
   std::size_t rank() const override { return communicator_.rank(); }
   std::size_t ranks() const override { return communicator_.ranks(); }
+  std::uint64_t job() const override { return communicator_.job(); }
   Status usable() const override { return communicator_.async_error(); }
   std::string_view implementation() const override { return communicator_.implementation(); }
 

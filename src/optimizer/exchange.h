@@ -29,6 +29,8 @@ class Exchange {
   /// values = the sums over ranks.
   virtual Status sum(std::span<double> values) = 0;
   virtual Status all_gather(const void* send, void* receive, std::size_t bytes) = 0;
+  /// A random number of the job, the same on all ranks.
+  virtual std::uint64_t job() const = 0;
   /// The first failure that has made it unusable.
   virtual Status usable() const = 0;
   /// The SIMD implementation to use, by name.

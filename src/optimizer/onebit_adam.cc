@@ -14,6 +14,7 @@ void OneBitAdam::finish(double gradient_scale) {
   core_.swap_momentum();
   if (core_.compat()) core_.apply_masks(&Arrays::m);
   core_.reset_scalars(1);
+  core_.bound_moves();
   core_.run(Pass::kApply);
 }
 

@@ -7,7 +7,8 @@
 //   w = w - lr (m / (sqrt(v) + eps) + decay w)
 //
 // The paper's numbers: beta1 0.9, beta2 0.999, eps 1e-8; BERT-Large is frozen after 15-20 % of its steps.
-// Frozen where v is 0: no momentum (deepspeed_compat: m / eps).
+// Frozen where v is 0: no momentum (deepspeed_compat: m / eps); elsewhere m / (sqrt(v) + eps) is bounded as
+// Core::bound_moves says.
 //
 // Passes when frozen: one reads g, m and writes x; after the exchange one reads x (now m), v, w and writes w.
 // Threads: as Core's.

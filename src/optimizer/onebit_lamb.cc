@@ -46,6 +46,7 @@ void OneBitLamb::finish(double gradient_scale) {
   core_.swap_momentum();
   if (core_.compat()) core_.apply_masks(&Arrays::m);
   core_.reset_scalars(1);
+  core_.bound_moves();
   for (std::size_t i = 0; i < core_.tensors(); ++i) {
     Scalars& scalars = core_.job(i).scalars;
     scalars.previous_factor = static_cast<float>(1 / numbers_[i].stored_scale);

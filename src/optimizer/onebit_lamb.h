@@ -21,7 +21,8 @@
 //
 // The paper's numbers: beta1 0.9, beta2 0.999, coeff_beta 0.9, factor_max 4, factor_min 0.5, factor_threshold
 // 0.1; BERT-Large with max_coeff 0.3, min_coeff 0.01 and freeze_step 1000 of 7038. Elements with v = 0 have
-// no momentum and do not enter f (deepspeed_compat: they do, and pin f at 1).
+// no momentum and do not enter f (deepspeed_compat: they do, and pin f at 1); p of others is bounded as
+// Core::bound_moves says.
 //
 // Passes when frozen: one reads g, m and writes x; after the exchange one reads x (now m), the momentum
 // before, v, fresh, w and writes fresh; one reads m, v, w and writes w: 13 words an element. The momentum is

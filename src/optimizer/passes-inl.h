@@ -122,6 +122,13 @@ HWY_INLINE V live(V value, V v) {
   if constexpr (kMasked) return hn::IfThenElseZero(hn::Gt(v, hn::Zero(F32())), value);
   return value;
 }
+HWY_INLINE V bounded(V value, float bound) {
+  return hn::Min(hn::Max(value, set(-bound)), set(bound));
+}
+/// [m'/d]
+HWY_INLINE V ratio(const Scalars& s, V m, V d) {
+  return bounded(hn::Div(m, d), s.bound);
+}
 HWY_INLINE V gradient(const Scalars& s, const float* g, std::size_t i) {
   return hn::Mul(load(g, i), set(s.gradient_scale));
 }
@@ -160,7 +167,7 @@ ONEBIT_CODEC_KERNEL Partial adam(const Scalars& s, const Arrays& arrays, std::si
     store(m, a.m, at);
     store(v, a.v, at);
     const V w = load(a.w, at);
-    const V p = hn::Div(hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
+    const V p = ratio(s, hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
     store(hn::Sub(w, hn::Mul(set(s.step), decayed(p, s.weight_decay, w))), a.w, at);
   });
 }
@@ -173,7 +180,7 @@ ONEBIT_CODEC_KERNEL Partial adam_keeping_variance(const Scalars& s, const Arrays
     const V m = live<kMasked>(next_momentum(s, load(a.m, at), load(a.x, at)), v);
     store(m, a.m, at);
     const V w = load(a.w, at);
-    const V p = hn::Div(hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
+    const V p = ratio(s, hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
     store(hn::Sub(w, hn::Mul(set(s.step), decayed(p, s.weight_decay, w))), a.w, at);
   });
 }
@@ -200,7 +207,7 @@ ONEBIT_CODEC_KERNEL Partial apply(const Scalars& s, const Arrays& arrays, std::s
     const V m = live<kMasked>(load(a.m, at), v);
     if constexpr (kMasked) store(m, a.m, at);
     const V w = load(a.w, at);
-    const V p = hn::Div(hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
+    const V p = ratio(s, hn::Mul(m, set(s.momentum_factor)), denominator(s, v));
     store(hn::Sub(w, hn::Mul(set(s.step), decayed(p, s.weight_decay, w))), a.w, at);
   });
 }
@@ -218,7 +225,7 @@ ONEBIT_CODEC_KERNEL Partial lamb_frozen(const Scalars& s, const Arrays& arrays, 
     const V f = next_variance(s, load(a.f, at), r);
     store(f, a.f, at);
     const V d = denominator(s, v);
-    const V p = hn::Div(m, d);
+    const V p = ratio(s, m, d);
     const V u = decayed(p, s.weight_decay, load(a.w, at));
     lanes.add_first(i, hn::Mul(p, p));
     lanes.add_second(i, hn::Mul(u, u));
@@ -238,7 +245,7 @@ ONEBIT_CODEC_KERNEL Partial local(const Scalars& s, const Arrays& arrays, std::s
     const V v = load(a.v, at);
     const V m = local_momentum<kMasked>(s, a, at, v);
     store(m, a.m, at);
-    const V p = hn::Div(m, denominator(s, v));
+    const V p = ratio(s, m, denominator(s, v));
     const V w = load(a.w, at);
     const V step = set(s.step);
     store(hn::Sub(w, hn::Mul(step, decayed(p, s.weight_decay, w))), a.w, at);
@@ -252,7 +259,7 @@ ONEBIT_CODEC_KERNEL Partial sync_prepare(const Scalars& s, const Arrays& arrays,
     lanes.raise(i, hn::Abs(load(a.g, at)));
     const V v = load(a.v, at);
     const V d = denominator(s, v);
-    const V p = hn::Div(local_momentum<kMasked>(s, a, at, v), d);
+    const V p = ratio(s, local_momentum<kMasked>(s, a, at, v), d);
     const V move = hn::Mul(set(s.step), decayed(p, s.accumulated_decay, load(a.w, at)));
     store(hn::Mul(hn::Sub(load(a.z, at), move), d), a.x, at);
   });
@@ -261,12 +268,13 @@ ONEBIT_CODEC_KERNEL Partial sync_prepare(const Scalars& s, const Arrays& arrays,
 template <bool kMasked>
 ONEBIT_CODEC_KERNEL Partial sync_finish(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
   const float decay = s.weight_decay * s.window;
-  return run(arrays, n, [s, decay](const Arrays& a, std::size_t at, std::size_t, Lanes&) HWY_ATTR {
+  const float bound = s.bound * s.window;
+  return run(arrays, n, [s, decay, bound](const Arrays& a, std::size_t at, std::size_t, Lanes&) HWY_ATTR {
     const V v = load(a.v, at);
     const V x = live<kMasked>(load(a.x, at), v);
     store(hn::Neg(hn::Div(x, set(s.window))), a.m, at);
     const V c = load(a.c, at);
-    const V next = hn::Add(hn::Sub(c, hn::Mul(set(decay), c)), hn::Div(x, denominator(s, v)));
+    const V next = hn::Add(hn::Sub(c, hn::Mul(set(decay), c)), bounded(hn::Div(x, denominator(s, v)), bound));
     store(next, a.c, at);
     store(next, a.w, at);
     store(hn::Zero(F32()), a.z, at);

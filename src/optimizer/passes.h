@@ -8,12 +8,14 @@
 // stay equal bit for bit. Threads: pure functions on their arguments; any thread, on disjoint blocks.
 //
 // Notation: g gradient, x the exchanged array, m momentum, v variance, f fresh variance, w weights, z
-// accumulated moves, c the last common weights; d = sqrt(v) * root_scale + eps; m' = m * momentum_factor.
+// accumulated moves, c the last common weights; d = sqrt(v) * root_scale + eps; m' = m * momentum_factor; [a]
+// is a within +-bound.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -37,14 +39,15 @@ struct Scalars {
   float rest2 = 0;  ///< 1 - beta2
   float eps = 0;
   float weight_decay = 0;
-  float step = 0;               ///< learning rate, times LAMB's coefficient
-  float root_scale = 1;         ///< bias correction of sqrt(v)
-  float gradient_scale = 1;     ///< clipping
-  float momentum_factor = 1;    ///< what the stored momentum is multiplied with to be read
-  float previous_factor = 1;    ///< the same for the momentum of the step before
-  float exchange_scale = 1;     ///< what the momentum is multiplied with to be sent
-  float window = 1;             ///< sum of learning rates since the last sync
-  float accumulated_decay = 0;  ///< the part of weight decay that enters z
+  float step = 0;             ///< learning rate, times LAMB's coefficient
+  float root_scale = 1;       ///< bias correction of sqrt(v)
+  float gradient_scale = 1;   ///< clipping
+  float momentum_factor = 1;  ///< what the stored momentum is multiplied with to be read
+  float previous_factor = 1;  ///< the same for the momentum of the step before
+  float exchange_scale = 1;   ///< what the momentum is multiplied with to be sent
+  float window = 1;           ///< sum of learning rates since the last sync
+  float bound = std::numeric_limits<float>::infinity();  ///< of |m'/d|
+  float accumulated_decay = 0;                           ///< the part of weight decay that enters z
 };
 
 /// The arrays of a block. A kernel touches those that its line names.
@@ -74,16 +77,17 @@ enum class Pass : std::uint8_t {
   kGather,
   /// x = (beta1 m' + rest1 (g * gradient_scale)) * exchange_scale; largest = max |g|.
   kMomentum,
-  /// With a = x * gradient_scale: m = beta1 m + rest1 a, v = beta2 v + rest2 a^2, w -= step (m'/d + decay w).
+  /// With a = x * gradient_scale: m = beta1 m + rest1 a, v = beta2 v + rest2 a^2, w -= step ([m'/d] + decay
+  /// w).
   kAdam,
-  /// * m = beta1 m + rest1 x, w -= step (m'/d + decay w); v stays.
+  /// * m = beta1 m + rest1 x, w -= step ([m'/d] + decay w); v stays.
   kAdamKeepingVariance,
-  /// As kAdam without w; first = sum w^2, second = sum (m'/d + decay w)^2.
+  /// As kAdam without w and bound; first = sum w^2, second = sum (m'/d + decay w)^2.
   kLambNorms,
-  /// * w -= step (m'/d + decay w).
+  /// * w -= step ([m'/d] + decay w).
   kApply,
   /// * r = (m' - beta1 (x * previous_factor)) / rest1 (x is the momentum before), f = beta2 f + rest2 r^2;
-  /// first = sum (m'/d)^2, second = sum (m'/d + decay w)^2, largest = max d / (sqrt(f) + eps) of live
+  /// first = sum [m'/d]^2, second = sum ([m'/d] + decay w)^2, largest = max d / (sqrt(f) + eps) of live
   /// elements
   /// (of all when not masked).
   kLambFrozen,
@@ -93,7 +97,7 @@ enum class Pass : std::uint8_t {
   kLocal,
   /// * What kLocal would leave in z, times d, to x; nothing else changes. largest = max |g|.
   kSyncPrepare,
-  /// * m = -x / window, c = c - (decay window) c + x/d, w = c, z = 0.
+  /// * m = -x / window, c = c - (decay window) c + window [x/d / window], w = c, z = 0.
   kSyncFinish,
   /// As the original does it: kLocal, then w -= z, m = -x / window, w += x/d, z = 0.
   kSyncFinishSubtracting,

@@ -28,6 +28,7 @@ Plan ZeroOneAdam::plan() const {
 
 void ZeroOneAdam::set_local_scalars(double gradient_scale) {
   core_.reset_scalars(gradient_scale);
+  core_.bound_moves();
   for (std::size_t i = 0; i < core_.tensors(); ++i) {
     Scalars& scalars = core_.job(i).scalars;
     const std::size_t group = core_.layout().tensors()[i].group;
@@ -39,6 +40,7 @@ void ZeroOneAdam::set_local_scalars(double gradient_scale) {
 void ZeroOneAdam::prepare(double gradient_scale) {
   if (stage_ == Stage::kWarmUp) {
     core_.reset_scalars(gradient_scale);
+    core_.bound_moves();
     core_.run(Pass::kGather);
   } else if (plan() == Plan::kCompressed) {
     set_local_scalars(gradient_scale);
@@ -51,6 +53,7 @@ void ZeroOneAdam::finish(double gradient_scale) {
   const Plan done = plan();
   if (stage_ == Stage::kWarmUp) {
     core_.reset_scalars(gradient_scale);
+    core_.bound_moves();
     if (done == Plan::kMean) return core_.run(Pass::kAdam);
     if (!core_.compat()) return core_.run(Pass::kAdamKeepingVariance);
     // The original leaves the momentum of a single rank as it is.

@@ -20,8 +20,8 @@
 //
 // All ranks have the same weights after each sync, as c is kept: it costs one array. deepspeed_compat goes
 // back by subtracting z instead, from where ranks differ in the last bits; there decay enters z, and syncs
-// are where t mod I_l = 0. Elements with v = 0 have no momentum (deepspeed_compat: they have). Threads: as
-// Core's.
+// are where t mod I_l = 0. Elements with v = 0 have no momentum (deepspeed_compat: they have); m / d of
+// others is bounded as Core::bound_moves says. Threads: as Core's.
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -98,6 +99,11 @@ class Endpoint {
   /// endpoint (kInvalidUsage): the peers do not agree on what they do. In kFinished it returns kRemoteError.
   virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                          std::uint32_t check, Memory* memory = nullptr) = 0;
+
+  /// The tag of the oldest unmatched incoming message while receives are posted and none of them has that
+  /// tag: nothing more arrives until one is posted. Nothing else, and where a transport cannot tell.
+  /// progress() returns when this comes up.
+  virtual std::optional<std::uint64_t> unexpected_tag() const = 0;
 
   /// Sends all that is pending, then says goodbye: the peer sees kFinished and no error unless it still
   /// expects messages. Called before destruction at an orderly end; goes on in progress(); `closed` says when

@@ -89,7 +89,7 @@ TEST(SocketAddress, ComparesAddressAndPort) {
 }
 
 TEST(Sockets, ResolveKeepsToTheFamily) {
-  EXPECT_EQ(AF_INET, resolve("localhost", 1, SocketFamily::kIPv4)->front().family());
+  EXPECT_EQ(AF_INET, address("127.0.0.1", 1).family());
   EXPECT_EQ(Code::kSystemError, resolve("10.0.0.1", 1, SocketFamily::kIPv6).status().code());
   EXPECT_THAT(resolve("not a host", 1, SocketFamily::kAny).status().message(), HasSubstr("not a host"));
 }

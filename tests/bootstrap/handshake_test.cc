@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 
 namespace onebit::bootstrap {
 namespace {
@@ -28,10 +28,10 @@ struct Pair {
   Pair() {
     std::array<int, 2> fds{};
     EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()));
-    near.reset(fds[0]);
-    far.reset(fds[1]);
+    near = UniqueSocket(fds[0]);
+    far = UniqueSocket(fds[1]);
   }
-  UniqueFd near, far;
+  UniqueSocket near, far;
 };
 
 const Key kKey = derive_key("a secret", "test");
@@ -73,7 +73,7 @@ struct Session {
   }
 
  private:
-  bool go(Handshake& end, UniqueFd& socket, Status& outcome, std::string& heard) {
+  bool go(Handshake& end, UniqueSocket& socket, Status& outcome, std::string& heard) {
     const auto step_taken = end.advance();
     if (!step_taken.ok()) {
       outcome = step_taken.status();
@@ -90,7 +90,7 @@ struct Session {
     outcome = Status();
     return false;
   }
-  void carry(Way way, UniqueFd& from, UniqueFd& to, std::string& log, std::size_t cut) {
+  void carry(Way way, UniqueSocket& from, UniqueSocket& to, std::string& log, std::size_t cut) {
     if (!from || !to) return;
     std::string buffer(std::min(step, cut - log.size()), '\0');
     const ssize_t got = buffer.empty() ? 0 : ::recv(from.get(), buffer.data(), buffer.size(), 0);

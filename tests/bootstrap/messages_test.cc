@@ -101,8 +101,8 @@ struct Pair {
   explicit Pair(std::size_t limit) {
     std::array<int, 2> fds{};
     EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()));
-    near = FrameStream(UniqueFd(fds[0]), limit);
-    far = FrameStream(UniqueFd(fds[1]), limit);
+    near = FrameStream(UniqueSocket(fds[0]), limit);
+    far = FrameStream(UniqueSocket(fds[1]), limit);
   }
   FrameStream near, far;
 };

@@ -76,7 +76,8 @@ inline void expect_all_ok(const std::vector<Status>& results) {
 }
 
 /// A connection of somebody who does not belong, once the port is open; sends `greeting`.
-inline UniqueFd stranger(std::uint16_t port, std::string_view greeting = "", const char* host = "127.0.0.1") {
+inline UniqueSocket stranger(std::uint16_t port, std::string_view greeting = "",
+                             const char* host = "127.0.0.1") {
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   while (!deadline.passed()) {
     auto fd = start_connect(loopback(port, host), SocketAddress());
@@ -89,11 +90,11 @@ inline UniqueFd stranger(std::uint16_t port, std::string_view greeting = "", con
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ADD_FAILURE() << "port " << port << " never opened";
-  return UniqueFd();
+  return UniqueSocket();
 }
 
 /// Closes with a reset instead of an end of stream.
-inline void reset_connection(UniqueFd fd) {
+inline void reset_connection(UniqueSocket fd) {
   const linger now{1, 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }

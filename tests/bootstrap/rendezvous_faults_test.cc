@@ -211,7 +211,7 @@ TEST(Limits, WithFewFileDescriptorsStrangersDoNotKeepRanksOut) {
   const std::uint16_t port = free_port();
   const pid_t child =
       in_a_child_with_few_descriptors([&] { return join_and_gather(launch_of(0, 20, port), plenty()); });
-  std::vector<UniqueFd> silent;
+  std::vector<UniqueSocket> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(stranger(port));
   std::vector<int> others = up_to(20);
   others.erase(others.begin());
@@ -243,6 +243,75 @@ TEST(Limits, MoreRanksThanFileDescriptorsIsAnErrorThatNamesTheLimitToAll) {
   int status = 0;
   ASSERT_EQ(child, ::waitpid(child, &status, 0));
   EXPECT_EQ(0, status);
+}
+
+// ---- between two gathers ----
+
+/// What rank 0 and rank 1 of three hear when rank 2 ends in the way of `end` after a first gather.
+std::vector<Status> heard_when(const std::function<void(Rendezvous&)>& end) {
+  const std::uint16_t port = free_port();
+  return run_ranks(up_to(3), [&](int rank) -> Status {
+    ONEBIT_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::join(launch_of(rank, 3, port), plenty()));
+    const std::byte byte{1};
+    ONEBIT_RETURN_IF_ERROR(rendezvous->all_gather(std::span(&byte, 1), Deadline::never()).status());
+    if (rank == 2) {
+      end(*rendezvous);
+      return Status();
+    }
+    const Status heard = rendezvous->watch(Deadline::after(std::chrono::seconds(20)));
+    EXPECT_EQ(heard.message(),
+              rendezvous->all_gather(std::span(&byte, 1), Deadline::never()).status().message());
+    return heard;
+  });
+}
+
+TEST(Watch, HearsOfARankThatHasLeft) {
+  const auto heard = heard_when([](Rendezvous&) {});
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(Code::kRemoteError, heard[static_cast<std::size_t>(rank)].code());
+    EXPECT_THAT(heard[static_cast<std::size_t>(rank)].message(), HasSubstr("rank 2 at 127.0.0.1"));
+  }
+}
+
+TEST(Watch, HearsWhyARankHasFailed) {
+  const auto heard = heard_when([](Rendezvous& rendezvous) {
+    EXPECT_EQ("no more chairs", rendezvous.fail(Status(Code::kSystemError, "no more chairs")).message());
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(heard[static_cast<std::size_t>(rank)].message(),
+                AllOf(HasSubstr("rank 2 at 127.0.0.1"), HasSubstr("no more chairs")));
+  }
+}
+
+TEST(Watch, TheFailureOfARankThatOnlySawAnotherFailIsThatOfTheOther) {
+  const std::uint16_t port = free_port();
+  const auto results = run_ranks(up_to(3), [&](int rank) -> Status {
+    ONEBIT_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::join(launch_of(rank, 3, port), plenty()));
+    if (rank == 2) {
+      ::usleep(50'000);  // the others have seen it first
+      return rendezvous->fail(Status(Code::kSystemError, "no more chairs"));
+    }
+    return rendezvous->fail(Status(Code::kRemoteError, "a consequence"));
+  });
+  for (const Status& result : results) EXPECT_THAT(result.message(), HasSubstr("no more chairs"));
+}
+
+TEST(Watch, FindsNothingWhileAllIsWellAndLosesNoPartOfTheNextGather) {
+  const std::uint16_t port = free_port();
+  expect_all_ok(run_ranks(up_to(3), [&](int rank) -> Status {
+    ONEBIT_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::join(launch_of(rank, 3, port), plenty()));
+    for (int round = 0; round < 5; ++round) {
+      // The others' parts reach rank 0 while it watches.
+      const milliseconds time(rank == 0 ? 30 : 0);
+      ONEBIT_RETURN_IF_ERROR(rendezvous->watch(Deadline::after(time)));
+      const std::byte mine{static_cast<std::uint8_t>(10 * round + rank)};
+      ONEBIT_ASSIGN_OR_RETURN(const auto all, rendezvous->all_gather(std::span(&mine, 1), Deadline::never()));
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(Bytes{std::byte(10 * round + i)}, all[static_cast<std::size_t>(i)]);
+      }
+    }
+    return Status();
+  }));
 }
 
 }  // namespace

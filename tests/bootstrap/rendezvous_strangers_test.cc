@@ -18,12 +18,12 @@ using namespace std::string_view_literals;
 TEST(Strangers, OfAnyKindNeitherJoinNorDelayNorBreakTheJob) {
   const std::uint16_t port = free_port();
   RankZero rank_zero(3, port, plenty());
-  std::vector<UniqueFd> silent;
+  std::vector<UniqueSocket> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(stranger(port));
-  const UniqueFd http = stranger(port, "GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
-  const UniqueFd tls = stranger(port, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv);
-  const UniqueFd garbage = stranger(port, std::string(100'000, 'x'));
-  const UniqueFd half_a_hello = stranger(port, "\xB1onebit\n\x01"sv);
+  const UniqueSocket http = stranger(port, "GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
+  const UniqueSocket tls = stranger(port, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv);
+  const UniqueSocket garbage = stranger(port, std::string(100'000, 'x'));
+  const UniqueSocket half_a_hello = stranger(port, "\xB1onebit\n\x01"sv);
   reset_connection(stranger(port));
   reset_connection(stranger(port, "\xB1onebit\n"));
   stranger(port).reset();
@@ -39,8 +39,8 @@ TEST(Strangers, OfAnyKindNeitherJoinNorDelayNorBreakTheJob) {
 TEST(Strangers, SilentOnesAreClosedAfterAFewSeconds) {
   const std::uint16_t port = free_port();
   RankZero rank_zero(2, port, plenty());
-  const UniqueFd silent = stranger(port);
-  const UniqueFd slow = stranger(port, "\xB1one");
+  const UniqueSocket silent = stranger(port);
+  const UniqueSocket slow = stranger(port, "\xB1one");
   EXPECT_EQ("", all_that_comes(silent.get()));
   EXPECT_EQ("", all_that_comes(slow.get()));
   EXPECT_TRUE(join_and_gather(launch_of(1, 2, port), plenty()).ok());
@@ -54,7 +54,7 @@ TEST(Strangers, AFloodOfThemDuringTheJoinIsSurvived) {
   std::vector<std::thread> flood;
   for (int i = 0; i < 2; ++i) {
     flood.emplace_back([&] {
-      std::vector<UniqueFd> held;
+      std::vector<UniqueSocket> held;
       while (!stop) {
         auto fd = start_connect(loopback(port), SocketAddress());
         if (fd.ok()) held.push_back(std::move(*fd));
@@ -78,7 +78,7 @@ TEST(Strangers, AServiceOnTheMastersPortIsNamedAfterTheDeadline) {
   const std::uint16_t port = local_address(listener->get())->port();
   std::atomic<bool> stop = false;
   std::thread service([&] {
-    std::vector<UniqueFd> held;
+    std::vector<UniqueSocket> held;
     while (!stop) {
       auto fd = accept_from(listener->get(), nullptr);
       if (fd.ok() && *fd) {
@@ -138,7 +138,7 @@ TEST(Strangers, ARankWithAnotherSecretGetsAClearErrorAndRankZeroNamesItAsTheReas
 TEST(Strangers, AnOldReleaseIsToldTheVersionsAndTheJobGoesOn) {
   const std::uint16_t port = free_port();
   RankZero rank_zero(2, port, plenty());
-  const UniqueFd old = stranger(port, "\xB1onebit\n"s + "\0\0\x01\x01"s + std::string(32, 'n'));
+  const UniqueSocket old = stranger(port, "\xB1onebit\n"s + "\0\0\x01\x01"s + std::string(32, 'n'));
   const std::string answer = all_that_comes(old.get());
   ASSERT_EQ(12U, answer.size());
   EXPECT_EQ("\xB1onebit\n"s + static_cast<char>(kHandshakeVersion), answer.substr(0, 9));

@@ -6,7 +6,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -17,10 +20,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Reduces without end; says when it is under way, and how it ended. TEST_COUNT elements, tag TEST_TAG.
+/// Like a data loader's worker: it touches nothing of its parent's and outlives it. The test ends it.
+void leave_a_child(Rank& rank) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(120);  // also when the test has failed
+    for (;;) ::pause();
+  }
+  rank.report("child", child);
+}
+
+/// Reduces without end; says when it is under way, and how it ended. TEST_COUNT elements, tag TEST_TAG. The
+/// ranks with TEST_FORK have a child meanwhile.
 ONEBIT_ROLE(reduces_until_an_error) {
   onebitComm_t comm = rank.init();
   if (comm == nullptr) return;
+  if (!rank.variable("TEST_FORK").empty()) leave_a_child(rank);
   std::vector<float> x(std::stoul(rank.variable("TEST_COUNT")), 1.0F);
   const std::string tag = rank.variable("TEST_TAG");
   onebitResult_t result = onebitSuccess;
@@ -73,21 +88,21 @@ struct Traffic {
 constexpr Traffic kTraffic[] = {
     {"SmallExact", "100", ""}, {"LargeExact", "2000000", ""}, {"OneBit", "2000000", "g"}};
 
-class Killed : public ::testing::TestWithParam<std::tuple<int, Traffic>> {
+class KilledAmidTraffic : public ::testing::TestWithParam<std::tuple<int, Traffic>> {
  protected:
   Environment environment() const {
     const Traffic& traffic = std::get<1>(GetParam());
     return {{"TEST_COUNT", traffic.count}, {"TEST_TAG", traffic.tag}};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Jobs, Killed,
+INSTANTIATE_TEST_SUITE_P(Jobs, KilledAmidTraffic,
                          ::testing::Combine(::testing::Values(2, 3, 8), ::testing::ValuesIn(kTraffic)),
                          [](const auto& each) {
                            return std::string(std::get<1>(each.param).name) +
                                   std::to_string(std::get<0>(each.param));
                          });
 
-TEST_P(Killed, InTheMiddleOfASeriesIsNamedByAllOthers) {
+TEST_P(KilledAmidTraffic, InTheMiddleOfASeriesIsNamedByAllOthers) {
   const int ranks = std::get<0>(GetParam());
   for (const int victim : {0, ranks - 1}) {
     SCOPED_TRACE("victim " + std::to_string(victim));
@@ -100,7 +115,7 @@ TEST_P(Killed, InTheMiddleOfASeriesIsNamedByAllOthers) {
   }
 }
 
-TEST_P(Killed, WhileTheOthersWaitInACallIsNamedByAllOthers) {
+TEST_P(KilledAmidTraffic, WhileTheOthersWaitInACallIsNamedByAllOthers) {
   const int ranks = std::get<0>(GetParam());
   Job job("waits_for_the_last", ranks, environment());
   ASSERT_TRUE(job.all_reported("under way", 60));
@@ -109,6 +124,22 @@ TEST_P(Killed, WhileTheOthersWaitInACallIsNamedByAllOthers) {
   job[ranks - 1].signal(SIGKILL);
   expect_named(job, ranks - 1, since);
   EXPECT_TRUE(job.ended_well(ranks - 1));
+}
+
+TEST(Killed, WithAForkedChildThatLivesOnIsNamedByAllOthersAtOnce) {
+  for (const Traffic& traffic : kTraffic) {
+    SCOPED_TRACE(traffic.name);
+    Job job("reduces_until_an_error", 3, {{"TEST_COUNT", traffic.count}, {"TEST_TAG", traffic.tag}},
+            {{1, {{"TEST_FORK", "1"}}}});
+    const auto child = job[1].await("child", 60);
+    ASSERT_TRUE(child);
+    ASSERT_TRUE(job.all_reported("under way", 60));
+    const double since = now();
+    job[1].signal(SIGKILL);
+    expect_named(job, 1, since);
+    EXPECT_TRUE(job.ended_well(1));
+    EXPECT_EQ(::kill(child->code, SIGKILL), 0) << "the child has not outlived its parent";
+  }
 }
 
 TEST(Stopped, LongerThanTheTimeoutIsNamedByTheOthersAndGetsAnErrorWhenItGoesOn) {
@@ -214,6 +245,41 @@ TEST(KilledDuringSetUp, AtAnyMomentOfSetUpLeavesNoRankHanging) {
   for (const char* after : {"0", "2000", "5000", "10000", "20000", "40000", "80000"}) {
     SCOPED_TRACE(after);
     Job job("comes_and_dies", 4, {{"TEST_DIE_AFTER_US", after}, {"ONEBIT_INIT_TIMEOUT", "4s"}});
+    EXPECT_TRUE(job.ended_well(3));
+  }
+}
+
+/// Kills this process as soon as it has `number` sockets.
+void die_with_sockets(std::ptrdiff_t number) {
+  const auto is_socket = [](const std::filesystem::directory_entry& entry) {
+    std::error_code closed_meanwhile;
+    return std::filesystem::read_symlink(entry, closed_meanwhile).string().starts_with("socket:");
+  };
+  for (;;) {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    if (std::count_if(begin(all), end(all), is_socket) >= number) ::kill(::getpid(), SIGKILL);
+  }
+}
+
+ONEBIT_ROLE(dies_while_it_connects) {
+  std::thread watcher;
+  if (rank.number() == rank.ranks() - 1) {
+    watcher = std::thread(die_with_sockets, std::stol(rank.variable("TEST_SOCKETS")));
+  }
+  onebitComm_t comm = nullptr;
+  onebitResult_t result = onebitCommInitEnv(&comm, nullptr);
+  while (result == onebitSuccess) result = onebitBarrier(comm);
+  rank.report_result("ended", result);
+  onebitCommDestroy(comm);
+}
+
+TEST(KilledDuringSetUp, WhileRanksConnectIsNamedByAllOthersAtOnce) {
+  // The last rank's own: one to rank 0, one that listens, two to each other rank.
+  for (const char* sockets : {"2", "3", "4", "5", "6"}) {
+    SCOPED_TRACE(std::string(sockets) + " sockets");
+    Job job("dies_while_it_connects", 4, {{"TEST_SOCKETS", sockets}, {"ONEBIT_INIT_TIMEOUT", "60s"}});
+    ASSERT_TRUE(job[3].wait());
+    expect_named(job, 3, now());
     EXPECT_TRUE(job.ended_well(3));
   }
 }

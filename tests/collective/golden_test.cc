@@ -74,7 +74,7 @@ TEST_P(Golden, FiveRoundsGiveTheRecordedResultsAndErrors) {
                 ASSERT_TRUE(succeeded(onebitResidualSave(comm, directory.path().c_str())));
                 ASSERT_TRUE(succeeded(onebitBarrier(comm)));
                 collective::ResidualStore store(me, world);
-                const Status status = collective::load_residuals(store, "test", directory.path());
+                const Status status = collective::load_residuals(store, "test", directory.path()).status();
                 ASSERT_TRUE(status.ok()) << status.message();
                 const collective::Residual& residual = store.entries().at("t");
                 expect_near(residual.worker_error.data(), worker.data() + (at * world + me) * count, count,

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <onebit/onebit.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -109,7 +112,7 @@ struct Books {
     const auto world = static_cast<std::size_t>(ranks);
     for (std::size_t r = 0; r < world; ++r) {
       collective::ResidualStore store(r, world);
-      const Status status = collective::load_residuals(store, "test", directory);
+      const Status status = collective::load_residuals(store, "test", directory).status();
       ASSERT_TRUE(status.ok()) << status.message();
       std::size_t at = 0;
       for (const Tensor& t : kTensors) {
@@ -249,7 +252,7 @@ TEST(Residuals, ThatAFailedCallWasChangingAreNotSaved) {
               EXPECT_TRUE(succeeded(onebitResidualSave(comm, directory.path().c_str())))
                   << "what is left can be saved";
               collective::ResidualStore store(static_cast<std::size_t>(rank), 2);
-              const Status status = collective::load_residuals(store, "test", directory.path());
+              const Status status = collective::load_residuals(store, "test", directory.path()).status();
               ASSERT_TRUE(status.ok()) << status.message();
               EXPECT_EQ(store.entries().count("third"), 0U);
               EXPECT_EQ(store.entries().count("first"), 1U);
@@ -270,6 +273,57 @@ TEST(Residuals, ThatCannotBeLoadedLeaveTheCommunicatorUsable) {
               step(comm, rank, 1);
             },
             {kSettings});
+}
+
+/// Loads after two steps fail on all three ranks for `words`, and leave everything as it was.
+void expect_no_rank_loads(const std::function<std::string(int)>& directory_of, const std::string& words) {
+  run_ranks(3,
+            [&](int rank, onebitComm_t comm) {
+              step(comm, rank, 0);
+              const std::size_t before = memory(comm, nullptr);
+              EXPECT_EQ(onebitResidualLoad(comm, directory_of(rank).c_str()), onebitDataError);
+              EXPECT_THAT(onebitGetLastError(comm), ::testing::HasSubstr(words));
+              EXPECT_EQ(memory(comm, nullptr), before);
+              step(comm, rank, 1);
+            },
+            {kSettings});
+}
+
+TEST(Residuals, AreLoadedByNoRankWhenOneCannot) {
+  const TemporaryDirectory shared;
+  run_ranks(3,
+            [&](int rank, onebitComm_t comm) {
+              step(comm, rank, 0);
+              ASSERT_TRUE(succeeded(onebitResidualSave(comm, shared.path().c_str())));
+            },
+            {kSettings});
+  ASSERT_TRUE(std::filesystem::remove(shared.path() + "/test.rank-1-of-3.residuals"));
+  std::vector<std::string> errors(3);
+  run_ranks(3,
+            [&](int rank, onebitComm_t comm) {
+              EXPECT_EQ(onebitResidualLoad(comm, shared.path().c_str()),
+                        rank == 1 ? onebitSystemError : onebitDataError);
+              errors[static_cast<std::size_t>(rank)] = onebitGetLastError(comm);
+            },
+            {kSettings});
+  EXPECT_THAT(errors[0], ::testing::HasSubstr("rank 1 at 127.0.0.1"));
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("rank-1-of-3"));
+  EXPECT_THAT(errors[2], ::testing::HasSubstr("rank 1 at 127.0.0.1"));
+}
+
+TEST(Residuals, SavedAtDifferentMomentsOnDisksOfTheirOwnAreLoadedByNoRank) {
+  const std::array<TemporaryDirectory, 3> disks;
+  const auto disk_of = [&](int rank) { return disks[static_cast<std::size_t>(rank)].path(); };
+  run_ranks(3,
+            [&](int rank, onebitComm_t comm) {
+              step(comm, rank, 0);
+              ASSERT_TRUE(succeeded(onebitResidualSave(comm, disk_of(rank).c_str())));
+              step(comm, rank, 1);
+              if (rank == 0) return;  // its second save is lost
+              ASSERT_TRUE(succeeded(onebitResidualSave(comm, disk_of(rank).c_str())));
+            },
+            {kSettings});
+  expect_no_rank_loads(disk_of, "different moments");
 }
 
 }  // namespace

@@ -71,9 +71,11 @@ std::string file_of(const TemporaryDirectory& directory, std::size_t rank, std::
   return fmt::format("{}/dp.rank-{}-of-{}.residuals", directory.path(), rank, ranks);
 }
 
-void save_all(const TemporaryDirectory& directory, std::size_t ranks) {
+constexpr SaveMoment kMoment{11, 22};
+
+void save_all(const TemporaryDirectory& directory, std::size_t ranks, const SaveMoment& moment = kMoment) {
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const Status status = save_residuals(filled(rank, ranks), "dp", directory.path());
+    const Status status = save_residuals(filled(rank, ranks), "dp", directory.path(), moment);
     ASSERT_TRUE(status.ok()) << status.message();
   }
 }
@@ -100,7 +102,7 @@ TEST(ResidualFile, GivesBackEveryBitToTheSameRank) {
   for (std::size_t rank = 0; rank < 3; ++rank) {
     ResidualStore store(rank, 3);
     fill(store, "to be replaced", 10, ReduceOp::kSum);
-    const Status status = load_residuals(store, "dp", directory.path());
+    const Status status = load_residuals(store, "dp", directory.path()).status();
     ASSERT_TRUE(status.ok()) << status.message();
     expect_equal(store, filled(rank, 3));
   }
@@ -108,7 +110,7 @@ TEST(ResidualFile, GivesBackEveryBitToTheSameRank) {
 
 TEST(ResidualFile, OfNoTagsIsAFileToo) {
   const TemporaryDirectory directory;
-  ASSERT_TRUE(save_residuals(ResidualStore(0, 1), "dp", directory.path()).ok());
+  ASSERT_TRUE(save_residuals(ResidualStore(0, 1), "dp", directory.path(), kMoment).ok());
   ResidualStore store = filled(0, 1);
   ASSERT_TRUE(load_residuals(store, "dp", directory.path()).ok());
   EXPECT_TRUE(store.entries().empty());
@@ -125,7 +127,7 @@ TEST(Resharding, NeitherLosesNorDoublesWhatIsOwed) {
     std::vector<ResidualStore> new_stores;
     for (std::size_t rank = 0; rank < after; ++rank) {
       new_stores.emplace_back(rank, after);
-      const Status status = load_residuals(new_stores.back(), "dp", directory.path());
+      const Status status = load_residuals(new_stores.back(), "dp", directory.path()).status();
       ASSERT_TRUE(status.ok()) << status.message();
     }
     for (const auto& [tag, residual] : old_stores[0].entries()) {
@@ -143,23 +145,49 @@ TEST(Resharding, NeedsTheFileOfEveryOldRank) {
   save_all(directory, 4);
   std::filesystem::remove(file_of(directory, 2, 4));
   ResidualStore store = filled(0, 2);
-  const Status status = load_residuals(store, "dp", directory.path());
+  const Status status = load_residuals(store, "dp", directory.path()).status();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr("rank-2-of-4"));
   expect_equal(store, filled(0, 2));
 }
 
-TEST(Resharding, OfTwoOldNumbersOfRanksIsRefused) {
+TEST(Loading, TakesTheNewestOfSeveralNumbersOfRanksAlsoBeforeOlderOnesOfItsOwn) {
   const TemporaryDirectory directory;
-  save_all(directory, 2);
-  save_all(directory, 4);
-  ResidualStore store = filled(0, 3);
-  const Status status = load_residuals(store, "dp", directory.path());
-  EXPECT_EQ(status.code(), Code::kDataError);
-  EXPECT_THAT(status.message(), HasSubstr("2"));
-  EXPECT_THAT(status.message(), HasSubstr("4"));
-  EXPECT_THAT(status.message(), HasSubstr("out of date"));
-  expect_equal(store, filled(0, 3));
+  save_all(directory, 4, {1, 100});
+  save_all(directory, 3, {1, 100});
+  save_all(directory, 2, {2, 7});
+  for (const std::size_t ranks : {1U, 2U, 3U, 4U}) {
+    SCOPED_TRACE(ranks);
+    ResidualStore store(0, ranks);
+    const auto loaded = load_residuals(store, "dp", directory.path());
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    EXPECT_EQ(*loaded, (SaveMoment{2, 7}));
+  }
+}
+
+TEST(Loading, OfFilesThatWereSavedAtDifferentMomentsIsRefused) {
+  for (const SaveMoment other : {SaveMoment{11, 23}, SaveMoment{12, 22}}) {
+    const TemporaryDirectory directory;
+    save_all(directory, 3);
+    ASSERT_TRUE(save_residuals(filled(1, 3), "dp", directory.path(), other).ok());
+    for (const auto& [rank, ranks] : {std::pair<std::size_t, std::size_t>{0, 3}, {1, 3}, {2, 3}, {0, 2}}) {
+      ResidualStore store(rank, ranks);
+      fill(store, "kept", 3, ReduceOp::kSum);
+      const Status status = load_residuals(store, "dp", directory.path()).status();
+      EXPECT_EQ(status.code(), Code::kDataError);
+      EXPECT_THAT(status.message(), HasSubstr("rank-1-of-3"));
+      EXPECT_THAT(status.message(), HasSubstr("different moments"));
+      EXPECT_EQ(store.entries().count("kept"), 1U);
+    }
+  }
+}
+
+TEST(Loading, WhereEachRankSeesOnlyItsOwnFileTakesThat) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(save_residuals(filled(2, 4), "dp", directory.path(), kMoment).ok());
+  ResidualStore store(2, 4);
+  ASSERT_TRUE(load_residuals(store, "dp", directory.path()).ok());
+  expect_equal(store, filled(2, 4));
 }
 
 TEST(Resharding, OfTagsThatNotAllOldRanksHaveWithOneShapeIsRefused) {
@@ -167,9 +195,9 @@ TEST(Resharding, OfTagsThatNotAllOldRanksHaveWithOneShapeIsRefused) {
   save_all(directory, 2);
   ResidualStore other(1, 2);
   fill(other, "weight", 1004, ReduceOp::kAvg);
-  ASSERT_TRUE(save_residuals(other, "dp", directory.path()).ok());
+  ASSERT_TRUE(save_residuals(other, "dp", directory.path(), kMoment).ok());
   ResidualStore store = filled(0, 3);
-  const Status status = load_residuals(store, "dp", directory.path());
+  const Status status = load_residuals(store, "dp", directory.path()).status();
   EXPECT_EQ(status.code(), Code::kDataError);
   EXPECT_THAT(status.message(), HasSubstr("weight"));
   expect_equal(store, filled(0, 3));
@@ -178,7 +206,7 @@ TEST(Resharding, OfTagsThatNotAllOldRanksHaveWithOneShapeIsRefused) {
 /// Loading fails with kDataError naming the file, and changes nothing.
 void expect_refused(const TemporaryDirectory& directory, std::size_t ranks, std::string_view words) {
   ResidualStore store = filled(0, ranks);
-  const Status status = load_residuals(store, "dp", directory.path());
+  const Status status = load_residuals(store, "dp", directory.path()).status();
   ASSERT_EQ(status.code(), Code::kDataError) << status.message();
   EXPECT_THAT(status.message(), HasSubstr("rank-0-of-2"));
   EXPECT_THAT(status.message(), HasSubstr(std::string(words)));
@@ -252,12 +280,12 @@ TEST(DamagedFile, OfSomethingElseIsRefused) {
 TEST(Loading, FromNowhereIsAnErrorThatNamesTheDirectory) {
   ResidualStore store = filled(0, 2);
   for (const char* nowhere : {"/no/such/directory", "/dev/null", ""}) {
-    const Status status = load_residuals(store, "dp", nowhere);
+    const Status status = load_residuals(store, "dp", nowhere).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(status.message(), HasSubstr(nowhere));
   }
   const TemporaryDirectory empty;
-  const Status status = load_residuals(store, "dp", empty.path());
+  const Status status = load_residuals(store, "dp", empty.path()).status();
   EXPECT_EQ(status.code(), Code::kDataError);
   EXPECT_THAT(status.message(), HasSubstr("'dp'"));
   expect_equal(store, filled(0, 2));
@@ -276,14 +304,14 @@ TEST(Loading, TakesOnlyFilesOfTheCommunicatorsName) {
     write_bytes(directory.path() + "/" + other, "text");
   }
   ResidualStore store(0, 2);
-  const Status status = load_residuals(store, "dp", directory.path());
+  const Status status = load_residuals(store, "dp", directory.path()).status();
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
 TEST(Saving, UnderANameThatIsNoFileNameWorks) {
   const TemporaryDirectory directory;
   for (const std::string name : {"a/b", "../up", ".", "with space", "new\nline", "", "ünïcode"}) {
-    ASSERT_TRUE(save_residuals(filled(0, 1), name, directory.path() + "/deep/er").ok()) << name;
+    ASSERT_TRUE(save_residuals(filled(0, 1), name, directory.path() + "/deep/er", kMoment).ok()) << name;
     ResidualStore store(0, 1);
     ASSERT_TRUE(load_residuals(store, name, directory.path() + "/deep/er").ok()) << name;
     expect_equal(store, filled(0, 1));
@@ -295,7 +323,7 @@ TEST(Saving, ResidualsThatAFailedCallHasSpoiltIsLeftOut) {
   const TemporaryDirectory directory;
   ResidualStore store = filled(0, 1);
   (*store.get("bias", 5, DataType::kBFloat16, ReduceOp::kSum))->in_call = true;
-  ASSERT_TRUE(save_residuals(store, "dp", directory.path()).ok());
+  ASSERT_TRUE(save_residuals(store, "dp", directory.path(), kMoment).ok());
   ResidualStore loaded(0, 1);
   ASSERT_TRUE(load_residuals(loaded, "dp", directory.path()).ok());
   EXPECT_EQ(loaded.entries().size(), 2U);
@@ -308,7 +336,7 @@ void expect_old_file_stays(const std::string& directory) {
   const std::string before = read_bytes(path);
   ResidualStore large(0, 1);
   fill(large, "large", 1'000'000, ReduceOp::kSum);
-  const Status status = save_residuals(large, "dp", directory);
+  const Status status = save_residuals(large, "dp", directory, kMoment);
   EXPECT_EQ(status.code(), Code::kSystemError) << status.message();
   EXPECT_THAT(status.message(), HasSubstr(path));
   EXPECT_EQ(files_in(directory), 1U) << "a temporary file is left";
@@ -326,14 +354,14 @@ TEST(Saving, OnADiskThatIsFullLeavesTheOldFile) {
       ::mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=1m") != 0) {
     GTEST_SKIP() << "no tmpfs: " << std::strerror(errno);
   }
-  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path()).ok());
+  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path(), kMoment).ok());
   expect_old_file_stays(directory.path());
   ASSERT_EQ(::umount(directory.path().c_str()), 0);
 }
 
 TEST(Saving, AboveTheFileSizeLimitLeavesTheOldFile) {
   const TemporaryDirectory directory;
-  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path()).ok());
+  ASSERT_TRUE(save_residuals(filled(0, 1), "dp", directory.path(), kMoment).ok());
   const auto handler = ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -347,7 +375,7 @@ TEST(Saving, AboveTheFileSizeLimitLeavesTheOldFile) {
 
 TEST(Saving, WhereNoDirectoryCanBeIsAnErrorThatNamesIt) {
   for (const char* nowhere : {"/dev/null/x", "/proc/no/such"}) {
-    const Status status = save_residuals(filled(0, 1), "dp", nowhere);
+    const Status status = save_residuals(filled(0, 1), "dp", nowhere, kMoment);
     EXPECT_EQ(status.code(), Code::kSystemError);
     EXPECT_THAT(status.message(), HasSubstr(nowhere));
   }

@@ -46,6 +46,7 @@ class FakeEndpoint final : public transport::Endpoint {
   }
   void finish() override {}
   bool closed() const override { return true; }
+  std::optional<std::uint64_t> unexpected_tag() const override { return std::nullopt; }
   void abort(const Status& /*reason*/) noexcept override {}
   transport::Counters counters() const override { return {}; }
 

@@ -256,6 +256,10 @@ TEST(State, ThatIsMissingOrOfSeveralMomentsIsRefused) {
   EXPECT_THAT(load_one(directory, options).message(), HasSubstr("No such file"));
   std::filesystem::copy_file(file_of(later, 1, 2), file_of(directory, 1, 2));
   EXPECT_THAT(load_one(directory, options).message(), HasSubstr("another moment"));
+  train_and_save(later, options, 2, 3);
+  std::filesystem::remove(file_of(directory, 1, 2));
+  std::filesystem::copy_file(file_of(later, 1, 2), file_of(directory, 1, 2));
+  EXPECT_THAT(load_one(directory, options).message(), HasSubstr("of different jobs"));
   std::filesystem::remove(file_of(directory, 1, 2));
   std::filesystem::copy_file(file_of(directory, 0, 2), file_of(directory, 1, 2));
   EXPECT_THAT(load_one(directory, options).message(), HasSubstr("rank 0 of 2, not rank 1"));

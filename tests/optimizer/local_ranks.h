@@ -3,6 +3,7 @@
 // The first failure of any rank is what run_local_ranks comes to. Threads: it joins all before it returns.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,7 +50,12 @@ inline Status run_local_ranks(int ranks, const std::string& lines,
                                 collective::Communicator::create(std::move(rendezvous), "test", settings));
         return body(rank, *communicator);
       };
-      const Status status = run();
+      Status status;
+      try {
+        status = run();
+      } catch (const std::exception& error) {
+        status = Status(Code::kInternalError, error.what());
+      }
       const std::lock_guard lock(mutex);
       if (first.ok()) first = status.with_context(fmt::format("rank {}", rank));
     });

@@ -73,6 +73,23 @@ TEST(CoordinatesWithoutVariance, StayWhenTheirFirstGradientComesAfterTheFreeze) 
   }
 }
 
+TEST(CoordinatesWithHardlyAnyVariance, MoveNoFurtherThanFullPrecisionCouldMoveThem) {
+  for (const Kind kind : kOneBitKinds) {
+    SCOPED_TRACE(name_of(kind));
+    Options options = short_options(kind);
+    options.all.weight_decay = 0;
+    options.all.lr = 1e-3;
+    const auto whisper = [](Worker& worker, int, int) { worker.gradients[40] *= 1e-6F; };
+    float start = 0, end = 0, original = 0;
+    train_two(options, {100, 30}, 0, whisper, [&](Worker& worker) { start = worker.parameters[40]; });
+    train_two(options, {100, 30}, 60, whisper, [&](Worker& worker) { end = worker.parameters[40]; });
+    train_two(compat(options), {100, 30}, 60, whisper,
+              [&](Worker& worker) { original = worker.parameters[40]; });
+    EXPECT_LT(std::abs(end - start), 60 * 7.3 * 1e-3);
+    EXPECT_GT(std::abs(original - start), 1);
+  }
+}
+
 TEST(TensorWithoutMomentum, HasTheScaleOneAndDoesNotDisturbOthers) {
   for (const bool original : {false, true}) {
     Options options = short_options(Kind::kOneBitLamb);

@@ -163,6 +163,26 @@ TEST(Passes, WithAMaskTakeMomentumAndMoveFromElementsWithoutVariance) {
   });
 }
 
+TEST(Passes, KeepMovesWithinTheirBound) {
+  for (const Pass pass :
+       {Pass::kAdam, Pass::kApply, Pass::kAdamKeepingVariance, Pass::kLocal, Pass::kSyncFinish}) {
+    Block block(100), before(100);
+    Scalars s = scalars();
+    s.bound = 2;
+    s.weight_decay = 0;
+    s.rest2 = 0;
+    for (std::size_t i = 0; i < 100; ++i) {
+      block.v[i] = 1e-14F;  // so that all moves would be huge
+      block.c[i] = block.w[i];
+    }
+    passes().back().kernel(pass, true)(s, block.arrays(), 100);
+    const float limit = 2 * (pass == Pass::kSyncFinish ? s.window : s.step);
+    for (std::size_t i = 0; i < 100; ++i) {
+      ASSERT_NEAR(std::abs(block.w[i] - before.w[i]), limit, 1e-6) << static_cast<int>(pass);
+    }
+  }
+}
+
 TEST(Passes, SumAndMaximumAreThoseOfAllElements) {
   Block block(kBlock);
   double squares = 0, weights = 0, zeros = 0;

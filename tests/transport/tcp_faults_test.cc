@@ -249,7 +249,7 @@ TEST(TcpLimits, AProcessWith64FileDescriptorsGetsAnErrorAndWhatItHasGoesOn) {
 }
 
 bool set_loopback(bool up) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const UniqueSocket fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request{};
   std::strcpy(request.ifr_name, "lo");
   if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) != 0) return false;

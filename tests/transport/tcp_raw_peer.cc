@@ -11,12 +11,12 @@ namespace onebit::transport::test {
 
 using std::chrono::milliseconds;
 
-UniqueFd raw_connect(const Handle& handle) {
+UniqueSocket raw_connect(const Handle& handle) {
   auto contents = decode_handle(handle);
   EXPECT_TRUE(contents.ok());
   auto fd = start_connect(contents->address, SocketAddress());
   EXPECT_TRUE(fd.ok()) << fd.status().message();
-  if (!fd.ok()) return UniqueFd();
+  if (!fd.ok()) return UniqueSocket();
   pollfd entry{fd->get(), POLLOUT, 0};
   while (::poll(&entry, 1, 10'000) < 0 && errno == EINTR) {
   }
@@ -33,7 +33,7 @@ void raw_send(int fd, const std::string& text) {
   raw_send(fd, std::as_bytes(std::span(text)));
 }
 
-void raw_reset(UniqueFd& fd) {
+void raw_reset(UniqueSocket& fd) {
   const linger hard{1, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
   fd.reset();

@@ -18,12 +18,12 @@
 namespace onebit::transport::test {
 
 /// A plain connection to the listener of `handle`, waited for.
-UniqueFd raw_connect(const Handle& handle);
+UniqueSocket raw_connect(const Handle& handle);
 /// Sends as much as goes at once.
 void raw_send(int fd, std::span<const std::byte> bytes);
 void raw_send(int fd, const std::string& text);
 /// Closes with RST.
-void raw_reset(UniqueFd& fd);
+void raw_reset(UniqueSocket& fd);
 /// Whether the other end has closed; waits up to 10 s while it moves `context`.
 bool raw_closed(int fd, Context& context);
 
@@ -32,7 +32,7 @@ struct RawPeer {
   RawPeer(Context& context, std::size_t flows);
   std::unique_ptr<Listener> listener;
   std::unique_ptr<Endpoint> endpoint;
-  std::vector<UniqueFd> sockets;
+  std::vector<UniqueSocket> sockets;
 };
 
 /// The header's bytes, then the payload's.

@@ -57,7 +57,7 @@ struct TcpStrangers : testing::Test {
 TEST_F(TcpStrangers, GarbageIsDroppedAtOnce) {
   for (const std::string& text : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(5000, 'x'),
                                   std::string(1, '\0'), std::string("\x16\x03\x01\x02\x00\x01\x00", 7)}) {
-    const UniqueFd fd = raw_connect(listener->handle());
+    const UniqueSocket fd = raw_connect(listener->handle());
     raw_send(fd.get(), text);
     EXPECT_TRUE(raw_closed(fd.get(), *context)) << text.substr(0, 10);
     expect_service();
@@ -65,7 +65,7 @@ TEST_F(TcpStrangers, GarbageIsDroppedAtOnce) {
 }
 
 TEST_F(TcpStrangers, SilentAndHalfOpenConnectionsDelayNobody) {
-  std::vector<UniqueFd> silent;
+  std::vector<UniqueSocket> silent;
   for (int i = 0; i < 20; ++i) silent.push_back(raw_connect(listener->handle()));
   for (int i = 0; i < 5; ++i) {
     silent.push_back(raw_connect(listener->handle()));
@@ -76,13 +76,13 @@ TEST_F(TcpStrangers, SilentAndHalfOpenConnectionsDelayNobody) {
 }
 
 TEST_F(TcpStrangers, ASilentConnectionIsDroppedAfterAFewSeconds) {
-  const UniqueFd fd = raw_connect(listener->handle());
+  const UniqueSocket fd = raw_connect(listener->handle());
   EXPECT_TRUE(raw_closed(fd.get(), *context));
 }
 
 TEST_F(TcpStrangers, ResetsAndClosesDuringTheHandshakeAreSurvived) {
   for (int i = 0; i < 50; ++i) {
-    UniqueFd fd = raw_connect(listener->handle());
+    UniqueSocket fd = raw_connect(listener->handle());
     if (i % 3 == 0) pass(milliseconds(1));
     if (i % 2 == 0) raw_reset(fd);
   }
@@ -90,7 +90,7 @@ TEST_F(TcpStrangers, ResetsAndClosesDuringTheHandshakeAreSurvived) {
 }
 
 TEST_F(TcpStrangers, AFloodDelaysAPeerByLessThanSeconds) {
-  std::vector<UniqueFd> flood;
+  std::vector<UniqueSocket> flood;
   for (int i = 0; i < 300; ++i) flood.push_back(raw_connect(listener->handle()));
   expect_service(milliseconds(4000));
 }
@@ -116,7 +116,7 @@ TEST_F(TcpStrangers, AMalformedOpeningIsRefused) {
   opening.count = 2;
   payloads.push_back(encode_opening(opening));
   for (const auto& payload : payloads) {
-    const UniqueFd fd = raw_connect(listener->handle());
+    const UniqueSocket fd = raw_connect(listener->handle());
     bootstrap::Handshake shake(fd.get(), bootstrap::Role::kClient, contents->key,
                                bootstrap::Purpose::kTransport, payload);
     EXPECT_TRUE(drive({context.get()}, [&] { return !shake.advance().ok(); }));
@@ -154,8 +154,8 @@ TEST_F(TcpStrangers, TooFewFileDescriptorsIsAnErrorThatNamesTheLimit) {
   expect_service();
   rlimit old{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
-  const UniqueFd peer = raw_connect(listener->handle());
-  const UniqueFd probe(::dup(0));
+  const UniqueSocket peer = raw_connect(listener->handle());
+  const UniqueSocket probe(::dup(0));
   rlimit low = old;
   low.rlim_cur = static_cast<rlim_t>(probe.get());
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);

@@ -57,6 +57,37 @@ TEST_P(TransportMessages, HandsTheHelloToTheAcceptor) {
   EXPECT_THAT(pair.a->peer(), testing::HasSubstr("127.0.0.1:"));
 }
 
+TEST_P(TransportMessages, TellsTheTagOfAMessageThatNoPostedReceiveExpects) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  Request send, expected, taken;
+  ASSERT_TRUE(pair.a->send(send, bytes.data(), bytes.size(), 5, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return is_done(send); }));
+  ASSERT_TRUE(progress(*pair.context_b, milliseconds(200)).ok());
+  EXPECT_EQ(pair.b->unexpected_tag(), std::nullopt) << "no receive is posted: it only waits";
+  ASSERT_TRUE(pair.b->receive(expected, bytes.data(), bytes.size(), 6, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return pair.b->unexpected_tag().has_value(); }));
+  EXPECT_EQ(pair.b->unexpected_tag(), 5);
+  ASSERT_TRUE(pair.b->receive(taken, bytes.data(), bytes.size(), 5, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return is_done(taken); }));
+  EXPECT_EQ(pair.b->unexpected_tag(), std::nullopt);
+}
+
+TEST_P(TransportMessages, ReturnsFromProgressWhenAMessageComesThatNoPostedReceiveExpects) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.connected());
+  std::array<std::byte, 8> bytes{};
+  Request send, expected;
+  ASSERT_TRUE(pair.b->receive(expected, bytes.data(), bytes.size(), 6, 0).ok());
+  ASSERT_TRUE(pair.a->send(send, bytes.data(), bytes.size(), 5, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return is_done(send); }));
+  for (int turn = 0; turn < 10 && !pair.b->unexpected_tag(); ++turn) {
+    ASSERT_TRUE(progress(*pair.context_b, std::chrono::seconds(20)).ok());
+  }
+  EXPECT_EQ(pair.b->unexpected_tag(), 5);
+}
+
 TEST_P(TransportMessages, CarriesBothDirectionsAtOnce) {
   Pair pair(GetParam());
   ASSERT_TRUE(pair.connected());

@@ -1,18 +1,16 @@
 // What the context, its listeners and its endpoints share: the epoll set, ended requests, timers.
 //
 // Held by shared_ptr, so that the order in which a user destroys them does not matter. Threads: one at a
-// time, except Poller::wake. In a forked child everything may be destroyed, and nothing else; the parent's
-// connections go on.
+// time, except Poller::wake. In a forked child the sockets are gone (base/unique_socket.h): everything may be
+// destroyed, and nothing else; the parent's connections go on.
 #pragma once
-
-#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "base/settings.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "transport/tcp/tcp_poller.h"
 #include "transport/transport.h"
 
@@ -25,10 +23,8 @@ using Clock = std::chrono::steady_clock;
 struct TcpCore {
   explicit TcpCore(const Settings& s);
 
-  /// Takes a socket out of the epoll set, ends the connection (also when a forked child has a copy) and
-  /// closes it. In a forked child it only closes.
-  void discard(UniqueFd& fd) noexcept;
-  bool in_forked_child() const noexcept;
+  /// Takes a socket out of the epoll set, ends the connection and closes it.
+  void discard(UniqueSocket& fd) noexcept;
   /// Has the timers looked at within `delay`.
   void ask_tick(std::chrono::milliseconds delay) noexcept {
     if (delay < asked_tick) asked_tick = delay;
@@ -46,9 +42,6 @@ struct TcpCore {
   const std::chrono::milliseconds link_tick;  ///< how often links with unacknowledged bytes are looked at
 
   static constexpr std::chrono::milliseconds kNoTick = std::chrono::milliseconds::max();
-
- private:
-  pid_t process_;
 };
 
 }  // namespace onebit::transport

@@ -92,10 +92,10 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCor
 
 Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCore> core,
                                                            const SocketAddress& peer,
-                                                           std::vector<UniqueFd> flows,
+                                                           std::vector<UniqueSocket> flows,
                                                            std::vector<std::byte> hello) {
   std::unique_ptr<TcpEndpoint> made(new TcpEndpoint(std::move(core), peer, hello));
-  for (UniqueFd& fd : flows) {
+  for (UniqueSocket& fd : flows) {
     made->flows_.push_back(std::make_unique<Flow>(*made));
     Flow& flow = *made->flows_.back();
     flow.fd = std::move(fd);
@@ -153,7 +153,8 @@ void TcpEndpoint::advance_opening(Flow& flow) {
   if (flow.phase == Flow::Phase::kConnecting) {
     if (!flow.writable && !flow.hung_up) return;
     if (const int error = connect_error(flow.fd.get()); error != 0) {
-      return fail(Status::system(error, fmt::format("connect to {}", peer())));
+      return fail(
+          Status(Code::kRemoteError, Status::system(error, fmt::format("connect to {}", peer())).message()));
     }
     const Settings& settings = core_->settings;
     if (Status tuned =
@@ -257,10 +258,9 @@ void TcpEndpoint::abort(const Status& reason) noexcept try {
 }
 
 void TcpEndpoint::close_flows(const Status* reason) noexcept {
-  const bool child = core_->in_forked_child();
   for (const auto& flow : flows_) {
     if (!flow->fd) continue;
-    if (!child && reason != nullptr && flow->phase == Flow::Phase::kOpen) tell_peer(*flow, *reason);
+    if (reason != nullptr && flow->phase == Flow::Phase::kOpen) tell_peer(*flow, *reason);
     core_->discard(flow->fd);
     flow->handshake.reset();
     flow->receiving = nullptr;

@@ -11,13 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/socket.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_flow.h"
 #include "transport/tcp/tcp_handle.h"
@@ -47,7 +48,8 @@ class TcpEndpoint final : public Endpoint {
                                                       std::uint32_t flows, std::span<const std::byte> hello);
   /// The accepting end, of flows whose handshake is done, in the order of their index.
   static Result<std::unique_ptr<TcpEndpoint>> accepted(std::shared_ptr<TcpCore> core,
-                                                       const SocketAddress& peer, std::vector<UniqueFd> flows,
+                                                       const SocketAddress& peer,
+                                                       std::vector<UniqueSocket> flows,
                                                        std::vector<std::byte> hello);
   ~TcpEndpoint() override;
 
@@ -59,6 +61,7 @@ class TcpEndpoint final : public Endpoint {
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
+  std::optional<std::uint64_t> unexpected_tag() const override;
   void finish() override;
   bool closed() const override { return closed_ || state_ == State::kFailed; }
   void abort(const Status& reason) noexcept override;

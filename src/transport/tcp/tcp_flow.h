@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "transport/tcp/tcp_poller.h"
 #include "transport/tcp/tcp_wire.h"
@@ -65,7 +65,7 @@ class Flow final : public Source {
   void read_rest(std::uint64_t& total_read);
 
   TcpEndpoint& endpoint;
-  UniqueFd fd;
+  UniqueSocket fd;
   Phase phase = Phase::kConnecting;
   std::optional<bootstrap::Handshake> handshake;
   unsigned attempts = 0;

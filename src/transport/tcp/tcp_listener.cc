@@ -42,10 +42,10 @@ Result<std::unique_ptr<TcpListener>> TcpListener::open(std::shared_ptr<TcpCore> 
 TcpListener::~TcpListener() {
   for (Candidate& candidate : candidates_) core_->discard(candidate.fd);
   for (Group& group : groups_) {
-    for (UniqueFd& fd : group.flows) core_->discard(fd);
+    for (UniqueSocket& fd : group.flows) core_->discard(fd);
   }
   for (Group& group : complete_) {
-    for (UniqueFd& fd : group.flows) core_->discard(fd);
+    for (UniqueSocket& fd : group.flows) core_->discard(fd);
   }
   core_->discard(fd_);
   std::erase(core_->listeners, this);
@@ -82,7 +82,7 @@ void TcpListener::take_connections() {
     if (taken == kAcceptsPerTurn) return core_->poller.enqueue(*this);
     if (candidates_.size() >= kMaxCandidates && !make_room()) return core_->ask_tick(kRetryTick);
     SocketAddress peer;
-    Result<UniqueFd> accepted = accept_from(fd_.get(), &peer);
+    Result<UniqueSocket> accepted = accept_from(fd_.get(), &peer);
     if (!accepted.ok()) {
       // Strangers must not use up the file descriptors that the peers need.
       if (!candidates_.empty()) {
@@ -159,7 +159,7 @@ void TcpListener::join_group(Candidate& candidate) {
     group->hello = std::move(opening.hello);
     core_->ask_tick(kGroupTime);
   }
-  UniqueFd& place = group->flows[opening.index];
+  UniqueSocket& place = group->flows[opening.index];
   if (place) {  // two at once with one index: neither is the right one
     core_->discard(place);
     --group->have;
@@ -206,7 +206,7 @@ void TcpListener::on_tick(Clock::time_point now) {
   std::erase_if(groups_, [&](Group& group) {
     if (now - group.last < kGroupTime) return false;
     log_stranger(group.peer, "not all its flows came");
-    for (UniqueFd& fd : group.flows) core_->discard(fd);
+    for (UniqueSocket& fd : group.flows) core_->discard(fd);
     return true;
   });
   if (!candidates_.empty()) {

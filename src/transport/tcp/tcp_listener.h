@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/socket.h"
-#include "base/unique_fd.h"
+#include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_handle.h"
@@ -36,7 +36,7 @@ class TcpListener final : public Listener, private Source {
 
  private:
   struct Candidate final : Source {
-    Candidate(TcpListener& o, UniqueFd socket, const SocketAddress& address)
+    Candidate(TcpListener& o, UniqueSocket socket, const SocketAddress& address)
         : owner(o),
           fd(std::move(socket)),
           peer(address),
@@ -45,7 +45,7 @@ class TcpListener final : public Listener, private Source {
     void on_ready() override { owner.advance(*this); }
 
     TcpListener& owner;
-    UniqueFd fd;
+    UniqueSocket fd;
     SocketAddress peer;
     bootstrap::Handshake handshake;
     FlowOpening opening;
@@ -55,7 +55,7 @@ class TcpListener final : public Listener, private Source {
   /// The flows of one endpoint.
   struct Group {
     std::uint64_t id = 0;
-    std::vector<UniqueFd> flows;  ///< by index; empty where not yet there
+    std::vector<UniqueSocket> flows;  ///< by index; empty where not yet there
     std::size_t have = 0;
     SocketAddress peer;
     std::vector<std::byte> hello;
@@ -74,7 +74,7 @@ class TcpListener final : public Listener, private Source {
   void log_stranger(const SocketAddress& peer, std::string_view why);
 
   std::shared_ptr<TcpCore> core_;
-  UniqueFd fd_;
+  UniqueSocket fd_;
   Handle handle_;
   bootstrap::Key key_{};
   std::list<Candidate> candidates_;  ///< oldest first

@@ -118,6 +118,7 @@ TcpEndpoint::Consumed TcpEndpoint::take_data(Flow& flow, const SegmentHeader& he
     request = match(header);
     if (state_ == State::kFailed) return Consumed::kFailed;
     if (request == nullptr) {
+      if (!posted_.empty()) core_->notable = true;
       park(flow, header);
       return Consumed::kParked;
     }
@@ -200,6 +201,14 @@ void TcpEndpoint::park(Flow& flow, const SegmentHeader& header) {
     if (!beyond) return;
   }
   fail_data("a message out of sequence");
+}
+
+std::optional<std::uint64_t> TcpEndpoint::unexpected_tag() const {
+  if (posted_.empty()) return std::nullopt;
+  for (const auto& flow : flows_) {
+    if (flow->parked && flow->parked_header.sequence == next_match_) return flow->parked_header.tag;
+  }
+  return std::nullopt;
 }
 
 /// Lets those parked flows go on whose next message is matched or can be matched now.
