@@ -33,7 +33,7 @@ def train(network, optimizer, rank, steps, first=1):
         loss = loss_of(network, rank, step)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 

@@ -22,7 +22,7 @@ def main() -> int:
     needed = ["pytest"] + ([] if name in WITHOUT_TORCH else ["torch"]) + FURTHER.get(name, [])
     missing = [each for each in needed if importlib.util.find_spec(each) is None]
     if missing:
-        print(f"skipped: {sys.executable} has no {', '.join(missing)} (Debian: ./quickstart install python3-torch ...)")
+        print(f"skipped: {sys.executable} has no {', '.join(missing)} (on Debian: ./quickstart torch)")
         return 77
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name), *sys.argv[2:]]
