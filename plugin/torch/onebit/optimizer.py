@@ -95,7 +95,8 @@ class NativeOptimizer:
         call("onebitOptimizerCreate", ctypes.byref(handle), ctypes.byref(own), specs, len(tensors), comm.handle)
         self._handle: Optional[int] = pointer_of(handle)
         self._gradients = (ctypes.c_void_p * max(1, len(tensors)))()
-        self._finalizer = weakref.finalize(self, _destroy, self._handle)
+        # It holds the communicator, which must go later even if both are garbage at once.
+        self._finalizer = weakref.finalize(self, _destroy, self._handle, comm)
         self.comm = comm
         comm.add_dependent(self)
 
@@ -150,7 +151,7 @@ class NativeOptimizer:
     @property
     def handle(self) -> int:
         if self._handle is None:
-            raise refuse("the optimizer is closed, as its communicator is")
+            raise refuse("the optimizer is closed, or its communicator is")
         return self._handle
 
 
@@ -159,7 +160,7 @@ def group_values(group: _abi.Group) -> Dict[str, float]:
     return {str(name): float(getattr(group, str(name))) for name, *_ in group._fields_}
 
 
-def _destroy(handle: int) -> None:
+def _destroy(handle: int, _: Communicator) -> None:
     call("onebitOptimizerDestroy", handle)
 
 

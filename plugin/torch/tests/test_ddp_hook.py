@@ -177,6 +177,22 @@ def test_a_model_wrapped_after_its_optimizer_is_an_error_or_kept_local_by_hand()
         assert "after its optimizer was made" in said and "keep_gradients_local" in said
 
 
+def test_another_optimizer_of_the_same_model_is_warned_of():
+    def body(rank):
+        begin()
+        network = wrapped(model())
+        parameters = list(network.parameters())
+        other = torch.optim.SGD(parameters[2:], lr=0.1)
+        optimizer = onebit.torch.OneBitAdam(parameters[:2])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(network, optimizer, rank, 2)
+        return type(other).__name__, [str(each.message) for each in caught]
+
+    name, (said,) = ranks.run(2, body)[0]
+    assert name in said and "no longer averaged" in said
+
+
 def test_a_model_with_a_hook_of_its_own_is_refused():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 

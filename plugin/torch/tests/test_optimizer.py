@@ -123,7 +123,11 @@ def test_only_the_rate_can_change_once_steps_are_taken():
         network = model()
         optimizer = make("Adam", network.parameters())
         train(network, optimizer, rank, 1)
-        optimizer.param_groups[0]["betas"] = (0.5, 0.9)
+        optimizer.param_groups[0]["betas"] = [0.9, 0.999]  # the same
+        train(network, optimizer, rank, 1)
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+        assert "weight_decay" in ranks.error_of(lambda: train(network, optimizer, rank, 1))
+        optimizer.param_groups[0].update(betas=(0.5, 0.9), weight_decay=0.0)
         said = [ranks.error_of(lambda: train(network, optimizer, rank, 1))]
         said.append(ranks.error_of(lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})))
         network.to(torch.float64)
@@ -148,7 +152,7 @@ def test_a_closure_is_evaluated_with_gradients():
             loss.backward()
             return loss
 
-        return [float(optimizer.step(closure)) for _ in range(10)]
+        return [optimizer.step(closure).item() for _ in range(10)]
 
     losses = ranks.run(2, body)[0]
     assert losses[-1] < losses[0]
@@ -227,7 +231,7 @@ def test_autocast_in_bf16_trains():
                 loss = torch.nn.functional.mse_loss(network(inputs).float(), targets)
             loss.backward()
             optimizer.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
         return losses, flat(network)
 
     first, second = ranks.run(2, body)
@@ -523,6 +527,27 @@ def test_equal_gradients_on_all_ranks_are_warned_of():
 
     assert len(ranks.run(2, body, 0)[0]) == 1
     assert ranks.run(2, body, 1)[0] == []
+
+
+def test_ends_of_life_in_any_order_harm_nothing():
+    def body(rank):
+        import gc
+
+        comm = onebit.torch.init(name="short")
+        optimizer = make("OneBitAdam", model().parameters(), comm=comm)
+        train_some = [torch.zeros_like(each) for each in optimizer.param_groups[0]["params"]]
+        for parameter, gradient in zip(optimizer.param_groups[0]["params"], train_some):
+            parameter.grad = gradient
+        optimizer.step()
+        circle = [optimizer, comm]
+        circle.append(circle)
+        del optimizer, comm, circle
+        gc.collect()
+        other = make("OneBitAdam", model().parameters())
+        other.comm.close()
+        return ranks.error_of(other.step)
+
+    assert all("closed" in said for said in ranks.run(2, body))
 
 
 def test_freeze_ends_the_warm_up():

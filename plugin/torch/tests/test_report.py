@@ -64,6 +64,23 @@ def test_each_kind_gives_its_reason(kind, arguments, words):
     assert ranks.run(1, body) == ["no exchange: there is one rank"]
 
 
+def test_what_is_closed_is_in_the_report_no_more():
+    def body(rank):
+        network = model()
+        first = onebit.torch.Adam(network.parameters(), name="first")
+        second = onebit.torch.Adam(model().parameters(), name="second", comm=onebit.torch.init(name="other"))
+        train(network, first, rank, 1)
+        first.close()
+        half = str(onebit.torch.report())
+        first.comm.close()
+        second.comm.close()
+        return half, str(onebit.torch.report())
+
+    half, after = ranks.run(1, body)[0]
+    assert "second" in half and "first" not in half
+    assert after == "onebit: nothing has been made yet"
+
+
 def test_a_failure_is_in_the_report():
     def body(rank):
         comm = onebit.torch.init()

@@ -8,6 +8,7 @@ milliseconds and is done when an optimizer is made and in its first step.
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any, Iterable, List
 
@@ -77,6 +78,18 @@ def take_over(parameters: Iterable[torch.Tensor]) -> None:
     if dist.is_available():
         for model in wrapping_models(parameters):
             keep_gradients_local(model)
+
+
+def warn_of_others(parameters: Iterable[torch.Tensor], own: type) -> None:
+    """Warns where an optimizer that is no `own` steps other parameters of a model whose gradients stay local."""
+    for model in wrapping_models(parameters) if dist.is_available() else []:
+        for each in find_optimizers(model.parameters()):
+            if not isinstance(each, own):
+                warnings.warn(
+                    f"{type(each).__name__} steps parameters of the same DistributedDataParallel, whose gradients are no longer "
+                    "averaged over ranks: step all of them with optimizers of onebit, or wrap the others in a model of their own",
+                    stacklevel=3,
+                )
 
 
 def refuse_reduced(parameters: Iterable[torch.Tensor]) -> None:

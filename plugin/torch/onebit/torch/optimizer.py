@@ -18,7 +18,7 @@ from onebit.errors import Code, OneBitError
 from onebit.optimizer import Info, NativeOptimizer, TensorSpec, group_values, parse_section
 from onebit.torch import checkpoint, parameters
 from onebit.torch.agreement import compare_ranks
-from onebit.torch.data_parallel import refuse_reduced, take_over
+from onebit.torch.data_parallel import refuse_reduced, take_over, warn_of_others
 from onebit.torch.group import default_communicator
 
 live: "weakref.WeakSet[OneBitOptimizer]" = weakref.WeakSet()
@@ -75,6 +75,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self.comm = comm or default_communicator()
         self.step_was_skipped = False
         """Whether the last step changed nothing, as some rank had a gradient that is not finite."""
+        self.closed = False
         self._native: Optional[NativeOptimizer] = None
         self._stepped: List[torch.Tensor] = []  # the parameters that the library's optimizer has, in its order
         self._names: List[str] = []
@@ -82,7 +83,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self._masks: List[torch.Tensor] = []
         self._hyper: List[Dict[str, Any]] = []  # of each group, when the library's optimizer was made
         self._frozen_out: List[torch.Tensor] = []  # parameters that needed no gradient then
-        self._compared = False
+        self._looked = False  # for models that reduce gradients
+        self._compared = False  # with the other ranks
         super().__init__(parameters.named_groups(params), defaults)
         take_over(self._all_parameters())
         live.add(self)
@@ -114,8 +116,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self._check_unchanged()
         gradients = [parameters.gradient_like(name, each) for name, each in zip(self._names, self._stepped)]
         self._unscale([each for each in gradients if each is not None])
-        if not self._compared:
+        if not self._looked:
             refuse_reduced(self._stepped)
+            warn_of_others(self._stepped, OneBitOptimizer)
+            self._looked = True
+        if not self._compared:
             compare_ranks(self.comm, self._names, self._stepped, gradients)
             self._compared = True
         addresses = [None if each is None else each.data_ptr() for each in gradients]
@@ -228,7 +233,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self._restore(groups, load)
 
     def close(self) -> None:
-        """Frees the library's optimizer."""
+        """Frees the library's optimizer, which cannot be used any more."""
+        self.closed = True
         if self._native is not None:
             self._native.close()
 
@@ -297,6 +303,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 stepped.append(parameter)
                 names.append(name)
         hyper = [{key: group[key] for key in self._group_keys} for group in self.param_groups]
+        for each in hyper:
+            each["betas"] = tuple(each["betas"])
         native = NativeOptimizer(self._config, self.name, [_group_of(each) for each in hyper], specs, self.comm)
         self._native, self._stepped, self._names, self._masks = native, stepped, names, masks
         self._frozen_out, self._hyper = frozen_out, hyper
@@ -349,10 +357,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 )
         for number, (group, made) in enumerate(zip(self.param_groups, self._hyper)):
             for key, value in made.items():
-                if key != "lr" and group[key] != value and tuple(group[key]) != tuple(value):
+                now = tuple(group[key]) if key == "betas" else group[key]
+                if key != "lr" and now != value:
                     raise OneBitError(
                         Code.INVALID_USAGE,
-                        f"{key} of group {number} has changed from {value} to {group[key]}: only lr can change once steps "
+                        f"{key} of group {number} has changed from {value} to {now}: only lr can change once steps "
                         "are taken (a OneCycleLR needs cycle_momentum=False)",
                     )
 

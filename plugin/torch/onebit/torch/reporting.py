@@ -22,10 +22,15 @@ class Report:
         communicators = sorted((each for each in live_communicators if not each.closed), key=lambda each: each.name)
         self._content: Dict[str, List[Dict[str, Any]]] = {
             "communicators": [_communicator(each) for each in communicators],
-            "optimizers": [_optimizer(each) for each in sorted(optimizers.live, key=lambda each: each.name)],
+            "optimizers": [
+                _optimizer(each)
+                for each in sorted(optimizers.live, key=lambda each: each.name)
+                if not each.comm.closed and not each.closed
+            ],
             "hooks": [
                 {"name": each.comm.name, "warmup_calls": each.warmup_calls, "decisions": dict(sorted(each.decisions.items()))}
                 for each in sorted(hooks.live, key=lambda each: each.comm.name)
+                if not each.comm.closed
             ],
         }
 
