@@ -167,6 +167,12 @@ ONEBIT_API onebitResult_t onebitOptimizerGetCoefficient(onebitOptimizer_t optimi
  */
 ONEBIT_API onebitResult_t onebitOptimizerSave(onebitOptimizer_t optimizer, const char* directory);
 /**
+ * As onebitOptimizerSave, but the file is whole: it has all parameters, momentum and variance, not a shard.
+ * It can be loaded without the files of the other ranks, whose residuals then count as 0. For programs in
+ * which one rank writes the checkpoint.
+ */
+ONEBIT_API onebitResult_t onebitOptimizerSaveWhole(onebitOptimizer_t optimizer, const char* directory);
+/**
  * Sets parameters and state to what was saved by the same or another number of ranks; the files of all of
  * them must be readable here. The same number of ranks goes on bit for bit. A local call, which every rank
  * makes. On an error nothing has changed.

@@ -69,6 +69,9 @@ class Optimizer {
     return info;
   }
   void save(const std::string& directory) const { check(onebitOptimizerSave(optimizer_, directory.c_str())); }
+  void save_whole(const std::string& directory) const {
+    check(onebitOptimizerSaveWhole(optimizer_, directory.c_str()));
+  }
   void load(const std::string& directory) { check(onebitOptimizerLoad(optimizer_, directory.c_str())); }
 
  private:

@@ -224,6 +224,14 @@ onebitResult_t onebitOptimizerSave(onebitOptimizer_t optimizer, const char* dire
   });
 }
 
+onebitResult_t onebitOptimizerSaveWhole(onebitOptimizer_t optimizer, const char* directory) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
+    ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
+    return optimizer->optimizer->save_whole(directory);
+  });
+}
+
 onebitResult_t onebitOptimizerLoad(onebitOptimizer_t optimizer, const char* directory) {
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));

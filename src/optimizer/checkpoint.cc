@@ -145,7 +145,7 @@ struct Checkpoint::File {
   }
 };
 
-Status Checkpoint::save(const std::string& directory) {
+Status Checkpoint::save(const std::string& directory, bool whole) {
   Core& core = *optimizer_.core_;
   const Layout& layout = core.layout();
   Exchange& exchange = core.exchange();
@@ -163,7 +163,7 @@ Status Checkpoint::save(const std::string& directory) {
   header.rank = static_cast<std::uint32_t>(exchange.rank());
   header.kind = static_cast<std::uint8_t>(core.options().kind);
   header.compat = core.compat() ? 1 : 0;
-  header.whole = exchange.usable().ok() ? 0 : 1;
+  header.whole = whole ? 1 : 0;
   header.stamp = collective::SaveStamp::now({exchange.job(), static_cast<std::uint64_t>(core.step)});
   header.elements = used_elements(layout);
   header.text = text.size();
@@ -184,16 +184,15 @@ Status Checkpoint::save(const std::string& directory) {
     ONEBIT_RETURN_IF_ERROR(writer.write(text.data(), text.size()));
     ONEBIT_RETURN_IF_ERROR(writer.write(numbers.data(), numbers.size() * sizeof(double)));
     ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
-    const Range whole{0, header.elements};
-    const Range shard = header.whole != 0
-                            ? whole
-                            : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
+    const Range all{0, header.elements};
+    const Range shard =
+        whole ? all : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
     for (const StateArray& array : arrays) {
       if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
     }
     ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
     for (const StateArray& array : arrays) {
-      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, whole));
+      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, all));
     }
     ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
       return writer.write(core.m().data() + begin, length * sizeof(float));
@@ -316,9 +315,12 @@ Status Checkpoint::choose(std::vector<File>& files) const {
         other->numbers[0], files[0].numbers[0],
         other->header.stamp.moment.job == files[0].header.stamp.moment.job ? "" : ", of different jobs");
   }
+  // With the same number of ranks each warns of its own file, else rank 0 of all.
+  const Exchange& exchange = optimizer_.core_->exchange();
+  const bool same = files.size() == exchange.ranks();
   for (File& file : files) {
     if (file.reader && file.same_moment(*latest)) continue;
-    if (optimizer_.core_->exchange().rank() == 0) {
+    if (exchange.rank() == (same ? file.from : 0)) {
       log(LogLevel::kWarn,
           "optimizer '{}': {} is missing or of another moment; its rank's residuals are taken as 0, the rest "
           "from {}, step {}",

@@ -7,8 +7,8 @@
 // number of ranks goes on bit for bit. Another number: residuals are shared out as those of a communicator
 // are, and where ranks had weights of their own, each new rank gets their mean.
 //
-// Once the communicator has failed, files are *whole*: each has everything, as some rank may never write its
-// own. Where files are missing or of several moments, the latest whole ones stand for all; the residuals of
+// Files can also be *whole*: each has everything. They are when a program asks for it, and once the
+// communicator has failed, as some rank may never write its own. Where files are missing or of several moments, the latest whole ones stand for all; the residuals of
 // ranks that are missing count as 0. Files are written and checked as collective/shard_file.h says. Threads:
 // as Optimizer's.
 #pragma once
@@ -25,7 +25,7 @@ class Optimizer;
 class Checkpoint {
  public:
   explicit Checkpoint(Optimizer& optimizer) : optimizer_(optimizer) {}
-  Status save(const std::string& directory);
+  Status save(const std::string& directory, bool whole);
   Status load(const std::string& directory);
 
  private:

@@ -232,7 +232,12 @@ void Optimizer::visit_numbers(const Algorithm::NumberVisitor& visit) {
 }
 
 Status Optimizer::save(const std::string& directory) {
-  return Checkpoint(*this).save(directory).with_context(options().name);
+  const bool whole = !core_->exchange().usable().ok();  // some rank may never write its own
+  return Checkpoint(*this).save(directory, whole).with_context(options().name);
+}
+
+Status Optimizer::save_whole(const std::string& directory) {
+  return Checkpoint(*this).save(directory, true).with_context(options().name);
 }
 
 Status Optimizer::load(const std::string& directory) {

@@ -59,6 +59,8 @@ class Optimizer {
 
   // ---- checkpoints; local calls, every rank makes them ----
   Status save(const std::string& directory);
+  /// As save, but the file stands for itself: it can be loaded without those of the other ranks.
+  Status save_whole(const std::string& directory);
   /// Sets parameters and state to those that the same or another number of ranks have saved. On an error
   /// nothing has changed.
   Status load(const std::string& directory);

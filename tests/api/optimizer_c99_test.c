@@ -59,6 +59,11 @@ static void train(onebitComm_t comm, const onebitOptimizerConfig_t* config) {
   OK(onebitOptimizerLoad(optimizer, directory));
   OK(onebitOptimizerStep(optimizer, gradients, NULL));
   EXPECT(w[0] == before);
+  OK(onebitOptimizerLoad(optimizer, directory));
+  OK(onebitOptimizerSaveWhole(optimizer, directory));
+  OK(onebitOptimizerLoad(optimizer, directory));
+  OK(onebitOptimizerStep(optimizer, gradients, NULL));
+  EXPECT(w[0] == before);
   sprintf(command, "rm -r %s", directory);
   EXPECT(system(command) == 0);
   OK(onebitOptimizerDestroy(optimizer));

@@ -86,6 +86,37 @@ TEST(Checkpoint, LetsTheSameRanksGoOnBitForBit) {
   }
 }
 
+TEST(Checkpoint, OfOneRankThatIsWholeStandsForAll) {
+  for (const Kind kind : kAllKinds) {
+    SCOPED_TRACE(name_of(kind));
+    const Options options = short_options(kind);
+    constexpr int kSteps = 44;
+    const TemporaryDirectory directory, lonely;
+    std::vector<float> due;
+    ASSERT_TRUE(ok(run_local_ranks(3, "", [&](int rank, Communicator& communicator) -> Status {
+      Worker worker(options, kOddSizes, communicator);
+      for (int step = 1; step <= kSteps; ++step) ONEBIT_RETURN_IF_ERROR(worker.step(step));
+      if (rank == 1) due = worker.parameters;
+      ONEBIT_RETURN_IF_ERROR(worker->save_whole(directory.path()));
+      return rank == 1 ? worker->save_whole(lonely.path()) : Status();
+    })));
+    std::vector<float> found;
+    EXPECT_TRUE(ok(load_one(lonely, options, &found)));
+    EXPECT_TRUE(same_bits(found, due));
+    // Its own file is all that a rank needs to go on bit for bit.
+    const auto expected = train(3, options, 60);
+    ASSERT_TRUE(ok(run_local_ranks(3, "", [&](int rank, Communicator& communicator) -> Status {
+      const TemporaryDirectory own;
+      std::filesystem::copy_file(file_of(directory, rank, 3), file_of(own, rank, 3));
+      Worker worker(options, kOddSizes, communicator);
+      ONEBIT_RETURN_IF_ERROR(worker->load(own.path()));
+      for (int step = kSteps + 1; step <= 60; ++step) ONEBIT_RETURN_IF_ERROR(worker.step(step));
+      EXPECT_TRUE(same_bits(worker.parameters, expected[static_cast<std::size_t>(rank)]));
+      return Status();
+    })));
+  }
+}
+
 TEST(Checkpoint, LetsAnotherNumberOfRanksGoOn) {
   for (const Kind kind : kAllKinds) {
     for (const bool original : {false, true}) {

@@ -1,0 +1,167 @@
+"""An optimizer of libonebit.so as it is, without PyTorch: tensors are addresses. `onebit.torch` is built on it.
+
+Threads: one at a time, that which uses the communicator. The owner of the memory keeps it alive and in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import weakref
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from onebit import _abi
+from onebit._abi import DataType
+from onebit._buffers import refuse
+from onebit._library import call, pointer_of
+from onebit.communicator import Communicator
+
+
+class TensorSpec(NamedTuple):
+    """A tensor of parameters: `elements` of them at `address`, the same on all ranks."""
+
+    name: str
+    address: int
+    elements: int
+    datatype: DataType
+    group: int
+    mask: int = 0
+    """The address of as many bytes, or 0: elements where they are 0 have no momentum."""
+
+
+class Info(NamedTuple):
+    """Where an optimizer stands."""
+
+    steps: int
+    """Taken; skipped ones are not counted."""
+    skipped_steps: int
+    """Skipped on all ranks, as a gradient of some rank was not finite."""
+    compressed: bool
+    """Whether steps are in the compressed stage."""
+    in_common: bool
+    """Whether all ranks have the same parameters now; in 0/1 Adam not between syncs."""
+    memory: int
+    """Bytes of state and residuals on this rank."""
+
+
+def parse_section(section: Mapping[str, Any]) -> _abi.OptimizerConfig:
+    """What a DeepSpeed section means: {"type": "OneBitLamb", "params": {"lr": 1e-3, ...}}.
+
+    Raises:
+        OneBitError: for a key that is unknown or would have no effect, and for a value out of range, with what to do.
+    """
+    try:
+        text = json.dumps(section)
+    except TypeError as error:
+        raise refuse(f"the section of the optimizer is not JSON: {error}") from error
+    config = _abi.OptimizerConfig()
+    call("onebitOptimizerParseConfig", text.encode(), ctypes.byref(config))
+    return config
+
+
+class NativeOptimizer:
+    """Owns an ``onebitOptimizer_t``."""
+
+    def __init__(
+        self,
+        config: _abi.OptimizerConfig,
+        name: str,
+        groups: Sequence[_abi.Group],
+        tensors: Sequence[TensorSpec],
+        comm: Communicator,
+    ) -> None:
+        """Not collective.
+
+        Args:
+            config: of `parse_section`.
+            name: in messages and file names.
+            groups: the hyper-parameters of each parameter group.
+            tensors: in the same order on all ranks.
+            comm: whose ranks step together.
+        """
+        own = _abi.OptimizerConfig.from_buffer_copy(config)
+        own.name = name.encode()
+        own.groups = (_abi.Group * len(groups))(*groups)
+        own.ngroups = len(groups)
+        specs = (_abi.Tensor * len(tensors))()
+        for spec, each in zip(specs, tensors):
+            spec.name = each.name.encode()
+            spec.parameters = each.address
+            spec.count = each.elements
+            spec.datatype = spec.gradient_datatype = each.datatype
+            spec.group = each.group
+            spec.mask = each.mask or None
+        handle = ctypes.c_void_p()
+        call("onebitOptimizerCreate", ctypes.byref(handle), ctypes.byref(own), specs, len(tensors), comm.handle)
+        self._handle: Optional[int] = pointer_of(handle)
+        self._gradients = (ctypes.c_void_p * max(1, len(tensors)))()
+        # It holds the communicator, which must go later even if both are garbage at once.
+        self._finalizer = weakref.finalize(self, _destroy, self._handle, comm)
+        self.comm = comm
+        comm.add_dependent(self)
+
+    def step(self, gradients: Sequence[Optional[int]], rates: Sequence[float]) -> bool:
+        """One step with this rank's own gradients. Collective.
+
+        Args:
+            gradients: an address for each tensor; None for one without a gradient, which counts as zeros.
+            rates: the learning rate of each group.
+
+        Returns:
+            False when all ranks skipped it, as some rank had a gradient that is not finite.
+        """
+        for group, rate in enumerate(rates):
+            call("onebitOptimizerSetLearningRate", self.handle, group, rate)
+        self._gradients[: len(gradients)] = list(gradients)
+        skipped = ctypes.c_int()
+        call("onebitOptimizerStep", self.handle, self._gradients, ctypes.byref(skipped))
+        return skipped.value == 0
+
+    def freeze(self) -> None:
+        """Ends the warm-up: the next step is compressed. All ranks, between the same steps."""
+        call("onebitOptimizerFreeze", self.handle)
+
+    def info(self) -> Info:
+        info = _abi.OptimizerInfo(size=ctypes.sizeof(_abi.OptimizerInfo))
+        call("onebitOptimizerGetInfo", self.handle, ctypes.byref(info))
+        return Info(info.steps, info.skipped_steps, info.compressed != 0, info.in_common != 0, info.memory)
+
+    def read_state(self, tensor: int, name: str, address: int, count: int) -> None:
+        """Copies an array of a tensor's state (exp_avg, exp_avg_sq, ...) to `count` fp32 numbers at `address`."""
+        call("onebitOptimizerGetState", self.handle, tensor, name.encode(), address, count)
+
+    def coefficient(self, tensor: int) -> float:
+        """LAMB: what the learning rate of a tensor was multiplied with in the last step."""
+        value = ctypes.c_double()
+        call("onebitOptimizerGetCoefficient", self.handle, tensor, ctypes.byref(value))
+        return value.value
+
+    def save(self, directory: str, whole: bool = False) -> None:
+        """Saves this rank's part, or what stands for itself if `whole`, to a file of its own. A local call."""
+        call("onebitOptimizerSaveWhole" if whole else "onebitOptimizerSave", self.handle, directory.encode())
+
+    def load(self, directory: str) -> None:
+        """Sets parameters and state to what the same or another number of ranks saved. On an error nothing changed."""
+        call("onebitOptimizerLoad", self.handle, directory.encode())
+
+    def close(self) -> None:
+        self._handle = None
+        self._finalizer()
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise refuse("the optimizer is closed, or its communicator is")
+        return self._handle
+
+
+def group_values(group: _abi.Group) -> Dict[str, float]:
+    """The hyper-parameters of a group by their C names."""
+    return {str(name): float(getattr(group, str(name))) for name, *_ in group._fields_}
+
+
+def _destroy(handle: int, _: Communicator) -> None:
+    call("onebitOptimizerDestroy", handle)
+
+
+__all__: List[str] = ["Info", "NativeOptimizer", "TensorSpec", "group_values", "parse_section"]

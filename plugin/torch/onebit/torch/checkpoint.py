@@ -1,0 +1,168 @@
+"""States of an optimizer inside a state_dict, and parameter groups beside its files.
+
+A part of a state_dict is the file that the library writes for a rank, as bytes; it goes through a directory in memory
+where there is one. Parameter groups are JSON, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+import torch
+from onebit.communicator import Communicator
+from onebit.errors import Code, OneBitError
+from onebit.optimizer import NativeOptimizer
+
+_FORMAT = 1
+_SHARED_MEMORY = "/dev/shm"
+
+# Who saves what where: two optimizers of one name would write over each other.
+_claims: "weakref.WeakValueDictionary[Tuple[str, str], Any]" = weakref.WeakValueDictionary()
+
+
+def _fault(message: str) -> OneBitError:
+    return OneBitError(Code.DATA_ERROR, message)
+
+
+# ---- parts of a state_dict ----
+
+
+def pack(native: NativeOptimizer, kind: str, name: str, comm: Communicator) -> Dict[str, Any]:
+    """This rank's whole state."""
+    with _directory(2 * native.info().memory) as directory:
+        native.save(directory, whole=True)
+        (path,) = Path(directory).iterdir()
+        size = path.stat().st_size
+        state = torch.empty(size, dtype=torch.uint8)
+        with path.open("rb") as file:
+            if file.readinto(_bytes(state)) != size:
+                raise _fault(f"{path} has changed while it was read")
+    return {
+        "format": _FORMAT,
+        "type": kind,
+        "name": name,
+        "rank": comm.rank,
+        "ranks": comm.size,
+        "steps": native.info().steps,
+        "state": state,
+    }
+
+
+def check(parts: Sequence[Mapping[str, Any]], kind: str, comm: Communicator) -> List[Mapping[str, Any]]:
+    """The states in `parts`; none if they were saved before the first step.
+
+    Raises:
+        OneBitError: DATA_ERROR saying which does not belong here or to the rest.
+    """
+    states: List[Mapping[str, Any]] = []
+    for number, part in enumerate(parts):
+        if "onebit" not in part or "param_groups" not in part:
+            raise _fault(
+                f"state_dict {number} is not of an optimizer of onebit: there is no way to go on from another's state; "
+                "load the model only"
+            )
+        if part["onebit"] is not None:
+            states.append(part["onebit"])
+    if states and len(states) != len(parts):
+        raise _fault("some of the state_dicts were saved before the first step, others after it")
+    for state in states:
+        if state["format"] != _FORMAT:
+            raise _fault(f"the state_dict has format {state['format']}, this version reads {_FORMAT}")
+        if state["type"] != kind:
+            raise _fault(f"the state_dict is of {state['type']}, not of {kind}")
+        for key in ("ranks", "steps"):
+            if state[key] != states[0][key]:
+                raise _fault(f"the state_dicts are of different {key}: {states[0][key]} and {state[key]}")
+    held = [state["rank"] for state in states]
+    if len(set(held)) != len(held):
+        raise _fault(f"two of the state_dicts are of rank {max(held, key=held.count)}")
+    return states
+
+
+def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any]]) -> None:
+    """Loads checked states."""
+    with _directory(sum(2 * state["state"].numel() for state in states)) as directory:
+        for state in states:
+            stem = name.translate({code: "_" for code in [*range(32), ord("/")]})
+            path = Path(directory) / f"{stem}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+            with path.open("wb") as file:
+                file.write(_bytes(state["state"].cpu().contiguous()))
+        native.load(directory)
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return (ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())
+
+
+class _directory(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
+    """A directory for `size` bytes, in memory if they fit."""
+
+    def __init__(self, size: int) -> None:
+        place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
+        if place is not None and shutil.disk_usage(place).free < size:
+            place = None
+        super().__init__(prefix=f"onebit-state-{os.getpid()}-", dir=place)
+
+
+# ---- parameter groups beside files ----
+
+
+def claim(optimizer: Any, directory: str) -> None:
+    """Raises when another optimizer of this process saves under the same name to `directory`."""
+    key = (os.path.realpath(directory), optimizer.name)
+    other = _claims.setdefault(key, optimizer)
+    if other is not optimizer:
+        raise OneBitError(
+            Code.INVALID_USAGE,
+            f"another optimizer saves as '{optimizer.name}' to {directory}: give one of them another name=",
+        )
+
+
+def _groups_path(directory: str, name: str) -> Path:
+    return Path(directory) / f"{name.replace('/', '_')}.groups.json"
+
+
+def save_groups(directory: str, name: str, steps: int, groups: List[Dict[str, Any]]) -> None:
+    plain = [{key: _plain(value) for key, value in group.items() if key != "exp_avg_mask"} for group in groups]
+    path = _groups_path(directory, name)
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w") as file:
+            json.dump({"steps": steps, "groups": plain}, file, default=_not_plain)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_groups(directory: str, name: str) -> Tuple[int, List[Dict[str, Any]]]:
+    """The step at which they were saved, and the groups."""
+    path = _groups_path(directory, name)
+    try:
+        saved = json.loads(path.read_text())
+        groups = [{**group, "betas": tuple(group["betas"])} for group in saved["groups"]]
+        return int(saved["steps"]), groups
+    except FileNotFoundError:
+        raise _fault(f"{directory} has no state of an optimizer '{name}': {path} is missing") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _fault(f"{path} is damaged: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    return value
+
+
+def _not_plain(value: Any) -> Any:
+    raise OneBitError(
+        Code.INVALID_ARGUMENT, f"a parameter group holds a {type(value).__name__}, which save() cannot write"
+    )
