@@ -133,7 +133,8 @@ bool Communicator::is_warming_up(const std::string& tag, const Arguments& call) 
 }
 
 bool Communicator::decide(const Arguments& call, std::string* tag) {
-  *tag = api::resolve_tag("", call.send, true);
+  *tag = api::resolve_tag("", call.send);
+  api::count_call("");
   const auto exact_because = [&](std::string_view reason) {
     if (!tag->empty()) ++counts_[*tag].exact;
     return exact(call, reason);

@@ -199,8 +199,8 @@ std::vector<SettingRow> make_rows() {
        "use, divided by the ranks on this machine, at most 8.",
        number_parser(&Settings::threads, 0, 256), number_shower(&Settings::threads)},
       {"ONEBIT_CODEC_IMPL", "", "`auto`, `scalar`, or a SIMD target such as `avx2` or `avx512`",
-       "The implementation of the codec and of the optimizers' passes. All give the same bits.", text_parser(&Settings::codec_impl),
-       text_shower(&Settings::codec_impl)},
+       "The implementation of the codec and of the optimizers' passes. All give the same bits.",
+       text_parser(&Settings::codec_impl), text_shower(&Settings::codec_impl)},
       {"ONEBIT_TRANSPORT", "", "`auto`, `tcp` or `nccl`",
        "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL "
        "job, NCCL.",
