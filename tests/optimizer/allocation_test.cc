@@ -11,9 +11,12 @@
 namespace {
 std::atomic<std::size_t> allocations{0};
 
-void* count_and_allocate(std::size_t bytes) {
+void* count_and_try(std::size_t bytes) noexcept {
   ++allocations;
-  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* count_and_allocate(std::size_t bytes) {
+  void* const memory = count_and_try(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -24,6 +27,12 @@ void* operator new(std::size_t bytes) {
 }
 void* operator new[](std::size_t bytes) {
   return count_and_allocate(bytes);
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return count_and_try(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return count_and_try(bytes);
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
