@@ -1,8 +1,7 @@
 // Trains a linear model with 1-bit LAMB on the ranks of a job; each has data of its own. Start it on every
 // rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as torchrun, mpirun and srun do:
 //
-//   g++ -std=c++17 train.cc $(pkg-config --cflags --libs onebit) -o train && torchrun --no-python
-//   --nproc-per-node 4 ./train
+//   g++ -std=c++17 train.cc $(pkg-config --cflags --libs onebit) -o train && mpirun -np 4 ./train
 #include <cstdio>
 #include <onebit/optimizer.hpp>
 #include <random>

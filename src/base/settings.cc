@@ -172,7 +172,9 @@ Status parse_secret_file(Settings& s, std::string_view path) {
 std::vector<SettingRow> make_rows() {
   return {
       {"ONEBIT_COMPRESS", "", "rules, see below",
-       "Which tagged allreduces are compressed; the first rule that matches decides.",
+       "Which tagged allreduces are compressed; the first rule that matches decides. NCCL jobs under the "
+       "shim: "
+       "none while it is unset, and calls without a tag have the tag `untagged`.",
        text_parser(&Settings::compress), text_shower(&Settings::compress)},
       {"ONEBIT_MIN_SIZE", "", "bytes, with K, M or G", "Smaller calls always go the exact way.",
        size_parser(&Settings::min_size), size_shower(&Settings::min_size)},
@@ -453,8 +455,8 @@ std::string settings_markdown() {
       "| `op=sum\\|avg` | the reduction is one of these |\n"
       "| `comm=GLOB` | the communicator's name matches |\n"
       "| `tag=GLOB` | the tag matches |\n\n"
-      "Example: `ONEBIT_COMPRESS='!tag=*norm*;size>=1M,type=float,comm=dp*'`. Only tagged calls are ever "
-      "compressed.\n"
+      "Example: `ONEBIT_COMPRESS='!tag=*norm*;size>=1M,type=float,comm=dp*'`. Of calls through "
+      "onebit.h, only tagged ones are ever compressed.\n"
       "The rules must be the same on all ranks; set-up compares them.\n";
   return text;
 }

@@ -8,9 +8,9 @@
 // are, and where ranks had weights of their own, each new rank gets their mean.
 //
 // Files can also be *whole*: each has everything. They are when a program asks for it, and once the
-// communicator has failed, as some rank may never write its own. Where files are missing or of several moments, the latest whole ones stand for all; the residuals of
-// ranks that are missing count as 0. Files are written and checked as collective/shard_file.h says. Threads:
-// as Optimizer's.
+// communicator has failed, as some rank may never write its own. Where files are missing or of several
+// moments, the latest whole ones stand for all; the residuals of ranks that are missing count as 0. Files are
+// written and checked as collective/shard_file.h says. Threads: as Optimizer's.
 #pragma once
 
 #include <string>

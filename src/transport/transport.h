@@ -42,8 +42,8 @@ struct Device {
   std::string name;
   SocketAddress address;
   std::vector<SocketAddress> more_addresses;  ///< of the further ones; connections are dealt out in turn
-  std::uint32_t speed_mbps = 0;  ///< 0 = unknown
-  std::string pci_path;          ///< of /sys, empty for virtual devices
+  std::uint32_t speed_mbps = 0;               ///< 0 = unknown
+  std::string pci_path;                       ///< of /sys, empty for virtual devices
 };
 
 /// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Union
 
 from onebit import _abi
 from onebit._abi import ReduceOp
@@ -20,6 +20,14 @@ _EXPLANATION_BYTES = 1024
 
 live: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 """All communicators of the process."""
+
+
+def _reduction(op: Union[ReduceOp, str]) -> ReduceOp:
+    if isinstance(op, ReduceOp):
+        return op
+    if isinstance(op, str) and op.upper() in ReduceOp.__members__:
+        return ReduceOp[op.upper()]
+    raise refuse(f"op is {op!r}; onebit.SUM, onebit.AVG, 'sum' and 'avg' are there")
 
 
 class Communicator:
@@ -75,7 +83,7 @@ class Communicator:
 
     # ---- collectives ----
 
-    def allreduce(self, values: Any, op: ReduceOp = ReduceOp.SUM, tag: Optional[str] = None, out: Any = None) -> Any:
+    def allreduce(self, values: Any, op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[str] = None, out: Any = None) -> Any:
         """Reduces `values` of all ranks; every rank gets the same bytes.
 
         With a tag (and where the rules of ONEBIT_COMPRESS and ONEBIT_MIN_SIZE allow it) the exchange is in 1 bit with
@@ -83,7 +91,7 @@ class Communicator:
 
         Args:
             values: fp32, fp16, bf16, fp64, int32 or int64.
-            op: the sum or, of floating types, the mean.
+            op: the sum or, of floating types, the mean; also "sum" or "avg".
             tag: the name of the tensor, equal on all ranks.
             out: receives the result; by default `values` themselves do.
 
@@ -102,7 +110,7 @@ class Communicator:
             target.address,
             source.elements,
             source.datatype,
-            op,
+            _reduction(op),
             None if tag is None else tag.encode(),
             self.handle,
             None,
@@ -132,13 +140,13 @@ class Communicator:
         """Returns when all ranks have called it."""
         call("onebitBarrier", self.handle)
 
-    def explain(self, values: Any, op: ReduceOp = ReduceOp.SUM, tag: Optional[str] = None) -> str:
+    def explain(self, values: Any, op: Union[ReduceOp, str] = ReduceOp.SUM, tag: Optional[str] = None) -> str:
         """How `allreduce` with these arguments would go, and why: "exact: not tagged". Communicates nothing."""
         memory = memory_of(values)
         text = ctypes.create_string_buffer(_EXPLANATION_BYTES)
         name = None if tag is None else tag.encode()
         size = len(text)
-        call("onebitExplain", memory.address, memory.elements, memory.datatype, op, name, self.handle, text, size)
+        call("onebitExplain", memory.address, memory.elements, memory.datatype, _reduction(op), name, self.handle, text, size)
         return text.value.decode(errors="replace")
 
     # ---- residuals ----

@@ -187,6 +187,19 @@ def test_a_dead_rank_is_named_to_the_others():
     ranks.run(3, body, dead=[1])
 
 
+def test_a_reduction_may_be_named_and_another_is_refused():
+    def body(rank):
+        comm = onebit.init()
+        values = floats(1, 2.0)
+        assert comm.allreduce(values, "sum")[0] == 4.0
+        assert comm.allreduce(values, "avg")[0] == 4.0
+        assert comm.allreduce(values, onebit.SUM)[0] == 8.0
+        return [ranks.error_of(lambda op=op: comm.allreduce(values, op)) for op in ("max", 17, None)]
+
+    for errors in ranks.run(2, body):
+        assert all("op is" in error for error in errors)
+
+
 def test_abort_from_another_thread_ends_a_waiting_call(tmp_path):
     def body(rank):
         comm = onebit.init()

@@ -70,9 +70,8 @@ TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& pee
   core_->endpoints.push_back(this);
 }
 
-Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core,
-                                                          const Device& device, const HandleContents& to,
-                                                          std::uint32_t flows,
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core, const Device& device,
+                                                          const HandleContents& to, std::uint32_t flows,
                                                           std::span<const std::byte> hello) {
   const auto random = bootstrap::random_key();
   std::vector<SocketAddress> sources{device.address};
@@ -158,9 +157,9 @@ void TcpEndpoint::advance_opening(Flow& flow) {
   if (flow.phase == Flow::Phase::kConnecting) {
     if (!flow.writable && !flow.hung_up) return;
     if (const int error = connect_error(flow.fd.get()); error != 0) {
-      return fail(
-          Status(Code::kRemoteError,
-                 Status::system(error, fmt::format("connect to {}", flow.destination.to_string())).message()));
+      return fail(Status(
+          Code::kRemoteError,
+          Status::system(error, fmt::format("connect to {}", flow.destination.to_string())).message()));
     }
     const Settings& settings = core_->settings;
     if (Status tuned =

@@ -25,8 +25,7 @@ constexpr milliseconds kLogEvery{1000};
 
 }  // namespace
 
-Result<std::unique_ptr<TcpListener>> TcpListener::open(std::shared_ptr<TcpCore> core,
-                                                       const Device& device) {
+Result<std::unique_ptr<TcpListener>> TcpListener::open(std::shared_ptr<TcpCore> core, const Device& device) {
   std::unique_ptr<TcpListener> made(new TcpListener(std::move(core)));
   made->key_ = bootstrap::random_key();
   HandleContents contents{{}, made->key_};

@@ -25,8 +25,7 @@ namespace onebit::transport {
 
 class TcpListener final : public Listener {
  public:
-  static Result<std::unique_ptr<TcpListener>> open(std::shared_ptr<TcpCore> core,
-                                                   const Device& device);
+  static Result<std::unique_ptr<TcpListener>> open(std::shared_ptr<TcpCore> core, const Device& device);
   ~TcpListener() override;
 
   const Handle& handle() const override { return handle_; }
