@@ -28,10 +28,26 @@ sys.exit(len(rows) != 4 or any(not names <= row.keys() or row["latency_us"] <= 0
 END
 }
 
-port=$((20000 + $$ % 20000))
+# The first port from $1 on that is free, below those that the kernel gives to connections.
+free_port() {
+  python3 - "$1" <<'END'
+import socket, sys
+for port in range(int(sys.argv[1]), 32000):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            continue
+    print(port)
+    break
+END
+}
+
+port=$((10000 + $$ % 20000))
 for api in 6 7 8 9 10 11 12; do
   flows=$((1 + api % 3))
-  port=$((port + 1))
+  port=$(free_port $((port + 1)))
   export NCCL_SOCKET_IFNAME==lo
   "$perf" --listen "$port" "${options[@]}" --api "$api" --flows "$flows" 2>"$work/log" &
   "$perf" --connect "127.0.0.1:$port" "${options[@]}" --api "$api" --flows "$flows" --json "$work/json" >/dev/null 2>>"$work/log" ||
