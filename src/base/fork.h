@@ -14,7 +14,8 @@ namespace onebit {
 /// Who holds a lock may take those of higher levels, and no other.
 enum class LockLevel { kTable = 0, kSockets = 1, kLog = 2 };
 
-/// A mutex that no forked child inherits locked. Lives as long as the process.
+/// A mutex that no forked child inherits locked. Lives as long as the process. Make it while you hold no
+/// other: a fork at that moment holds the list of them and waits for yours.
 class ForkMutex {
  public:
   explicit ForkMutex(LockLevel level);
