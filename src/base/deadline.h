@@ -10,7 +10,7 @@ namespace onebit {
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
-  static Deadline after(std::chrono::milliseconds span) { return Deadline(Clock::now() + span); }
+  static Deadline after(Clock::duration span) { return Deadline(Clock::now() + span); }
   static Deadline never() { return Deadline(Clock::time_point::max()); }
   explicit Deadline(Clock::time_point when) : when_(when) {}
 

@@ -240,8 +240,8 @@ std::vector<SettingRow> make_rows() {
        "SO_RCVBUF of each connection.", socket_buffer_parser(&Settings::tcp_rcvbuf),
        size_shower(&Settings::tcp_rcvbuf)},
       {"ONEBIT_SPIN_US", "", "microseconds, from 0 to 1000000",
-       "How long a waiting rank polls before it sleeps. Lowers latency where each rank has a core of its "
-       "own.",
+       "How long a rank that waits in a small call (up to 1 MiB) polls, giving way to others, before it "
+       "sleeps. 0 saves the most CPU time.",
        number_parser(&Settings::spin_us, 0, 1'000'000), number_shower(&Settings::spin_us)},
       {"ONEBIT_NET_SPEED", "", "Mbit/s, from 0 to 10000000; 0 = as the system says",
        "What the NCCL plugin tells NCCL of the speed of each interface. For virtual machines, whose "

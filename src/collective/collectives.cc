@@ -96,7 +96,7 @@ Status Communicator::exact_all_reduce(const void* send, void* receive, std::size
   const std::size_t bytes = count * size_of(type);
   const bool large = bytes >= kExactPoolBytes;
   const Peers peers =
-      next_operation(fmt::format("allreduce of {} x {} {}", count, name_of(type), name_of(op)), large);
+      next_operation(fmt::format("allreduce of {} x {} {}", count, name_of(type), name_of(op)), bytes, large);
   if (ranks() == 1 || count == 0) {
     copy(receive, send, bytes);
     return Status();
@@ -169,7 +169,8 @@ Status Communicator::compressed_all_reduce(void* buffer, std::size_t count, Data
 Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                        ReduceOp op, std::string_view tag, const codec::Parameters& parameters,
                                        Residual& residual) {
-  const Peers peers = next_operation(onebit_call(count, type, op, tag), count >= kPoolElements);
+  const Peers peers =
+      next_operation(onebit_call(count, type, op, tag), count * size_of(type), count >= kPoolElements);
   const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, parameters.block, count, ranks()));
   const std::size_t depth = parameters.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
   OneBitStages stages({send, receive, count, type, op, parameters, codec_, &residual}, plan, rank_, ranks(),
@@ -197,7 +198,7 @@ Status Communicator::all_gather(const void* send, void* receive, std::size_t byt
 
 Status Communicator::gather_in_call(const void* send, void* receive, std::size_t bytes) {
   return in_step([&]() -> Status {
-    const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), false);
+    const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), bytes, false);
     std::byte* const all = static_cast<std::byte*>(receive);
     copy(all + rank_ * bytes, send, bytes);
     if (bytes == 0) return Status();
@@ -215,7 +216,8 @@ Status Communicator::broadcast(const void* send, void* receive, std::size_t byte
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
   return in_step([&]() -> Status {
-    const Peers peers = next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), false);
+    const Peers peers =
+        next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), bytes, false);
     if (rank_ == root) copy(receive, send, bytes);
     if (bytes == 0) return Status();
     std::byte* const buffer = static_cast<std::byte*>(receive);
@@ -252,7 +254,7 @@ Status Communicator::barrier() {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
   return in_step([&]() -> Status {
-    DirectExchange exchange(next_operation("barrier", false), 0);
+    DirectExchange exchange(next_operation("barrier", 0, false), 0);
     for (std::size_t i = 1; i < ranks(); ++i) {
       const std::size_t peer = (rank_ + i) % ranks();
       exchange.add_send(peer, {});

@@ -18,6 +18,8 @@ namespace {
 
 /// How long a rank that has seen a connection break looks for others that break before it gives up.
 constexpr std::chrono::milliseconds kSecondLook(100);
+/// Up to here a call is waits more than bytes: to poll pays. Above, the time belongs to the compute threads.
+constexpr std::size_t kPolledBytes = 1024 * 1024;
 
 /// The cores that this process may run on.
 unsigned usable_cores() {
@@ -148,8 +150,9 @@ void Communicator::abort() noexcept try {
 } catch (...) {  // no memory for the words: the request stands
 }
 
-Peers Communicator::next_operation(std::string_view what, bool with_pool) {
+Peers Communicator::next_operation(std::string_view what, std::size_t bytes, bool with_pool) {
   current_call_ = what;
+  polling_ = std::chrono::microseconds(bytes <= kPolledBytes ? settings_.spin_us : 0);
   ++operation_;
   Peers peers;
   peers.rank = rank_;
@@ -225,12 +228,14 @@ Status Communicator::drive_loop(Operation& operation) {
   const auto sampling = settings_.timeout / 8;
   Deadline sample = Deadline::after(sampling);
   std::uint64_t moved = bytes_moved();
+  Deadline polls = Deadline::after(polling_);
   while (!operation.done()) {
     auto computed = operation.compute_one();
     if (!computed.ok()) return computed.status();
     completed_.clear();
     finished_.clear();
-    const int patience = *computed ? 0 : deadline.earlier(sample).poll_timeout();
+    const bool polling = polling_.count() > 0 && !polls.passed();
+    const int patience = *computed || polling ? 0 : deadline.earlier(sample).poll_timeout();
     ONEBIT_RETURN_IF_ERROR(context_->progress(std::chrono::milliseconds(patience), completed_));
     if (pool_ != nullptr) pool_->take_finished(finished_);
     for (transport::Request* request : completed_) {
@@ -244,6 +249,11 @@ Status Communicator::drive_loop(Operation& operation) {
     if (!operation.done() && context_->failed() != nullptr) return endpoint_failure(*context_->failed());
     if (*computed || !completed_.empty() || !finished_.empty()) {
       deadline = Deadline::after(settings_.timeout);
+      polls = Deadline::after(polling_);
+      continue;
+    }
+    if (polling) {
+      sched_yield();  // with more ranks than cores, the one that is waited for may need this one
       continue;
     }
     ONEBIT_RETURN_IF_ERROR(check_in_step());

@@ -132,8 +132,9 @@ class Communicator {
                            std::string_view tag, const codec::Parameters& parameters, Residual& residual);
   using ParallelBody = void (*)(const void* context, std::size_t i);
   void run_parallel(std::size_t count, ParallelBody body, const void* context);
-  /// The peers of the next operation. `what` describes it; ranks whose descriptions differ find out.
-  Peers next_operation(std::string_view what, bool with_pool);
+  /// The peers of the next operation. `what` describes it; ranks whose descriptions differ find out. `bytes`
+  /// are this rank's, for the way of waiting.
+  Peers next_operation(std::string_view what, std::size_t bytes, bool with_pool);
   /// The compute threads, started at first use; null when the settings ask for none or they cannot be
   /// started.
   ThreadPool* pool();
@@ -171,7 +172,8 @@ class Communicator {
   std::vector<Task*> finished_;
 
   std::uint32_t operation_ = 0;
-  std::string current_call_;  // in words
+  std::string current_call_;              // in words
+  std::chrono::microseconds polling_{0};  // of the call: how long a wait polls before it sleeps
   std::uint64_t job_ = 0;
   std::optional<LiveName> live_name_;
   ResidualStore residuals_;

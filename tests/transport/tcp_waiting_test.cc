@@ -83,14 +83,6 @@ TEST(TcpWaiting, TheEventFdIsReadableWhenThereIsWork) {
   EXPECT_EQ(received, sent);
 }
 
-TEST(TcpWaiting, SpinningSettingStillWaits) {
-  Pair pair(tcp_variant("", 2, [](Settings& s) { s.spin_us = 2000; }));
-  ASSERT_TRUE(pair.connected());
-  const auto start = Clock::now();
-  ASSERT_TRUE(progress(*pair.context_a, milliseconds(50)).ok());
-  EXPECT_GE(Clock::now() - start, milliseconds(49));
-}
-
 TEST(TcpWaiting, ReceivesGoOnUnderAStormOfSignals) {
   struct sigaction action {};
   action.sa_handler = [](int) {};

@@ -54,7 +54,6 @@ class TcpContext final : public Context {
  private:
   Status check_device(std::size_t device) const;
   Status run(milliseconds timeout);
-  Result<Poller::Wait> spin();
   void tick(Clock::time_point now);
 
   std::shared_ptr<TcpCore> core_;
@@ -118,13 +117,8 @@ Status TcpContext::run(milliseconds timeout) {
     const bool wait = !core_->notable && !core_->poller.has_ready() && timeout.count() != 0;
     Poller::Wait happened = Poller::Wait::kNothing;
     if (wait) {
-      if (round == 0 && core_->settings.spin_us > 0) {
-        ONEBIT_ASSIGN_OR_RETURN(happened, spin());
-      }
-      if (happened == Poller::Wait::kNothing) {
-        const int limit = deadline.earlier(Deadline(next_tick_)).poll_timeout();
-        ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(limit));
-      }
+      const int limit = deadline.earlier(Deadline(next_tick_)).poll_timeout();
+      ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(limit));
     } else {
       ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(0));
     }
@@ -139,16 +133,6 @@ Status TcpContext::run(milliseconds timeout) {
     if (timeout.count() == 0 && (!core_->poller.has_ready() || round >= kMaxRounds)) return Status();
     if (timeout.count() > 0 && deadline.passed()) return Status();
   }
-}
-
-/// Looks for events without sleeping, for as long as the settings say.
-Result<Poller::Wait> TcpContext::spin() {
-  const Clock::time_point until = Clock::now() + std::chrono::microseconds(core_->settings.spin_us);
-  do {
-    ONEBIT_ASSIGN_OR_RETURN(const Poller::Wait happened, core_->poller.wait(0));
-    if (happened != Poller::Wait::kNothing) return happened;
-  } while (Clock::now() < until);
-  return Poller::Wait::kNothing;
 }
 
 void TcpContext::tick(Clock::time_point now) {
