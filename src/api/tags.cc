@@ -28,6 +28,8 @@ Buffers& buffers() {
   static Buffers* const instance = new Buffers;
   return *instance;
 }
+/// Made when the library is loaded, see ForkMutex.
+[[maybe_unused]] const Buffers& g_made_at_load = buffers();
 
 struct Scope {
   std::string tag;

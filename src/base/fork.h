@@ -14,8 +14,9 @@ namespace onebit {
 /// Who holds a lock may take those of higher levels, and no other.
 enum class LockLevel { kTable = 0, kSockets = 1, kLog = 2 };
 
-/// A mutex that no forked child inherits locked. Lives as long as the process. Make it while you hold no
-/// other: a fork at that moment holds the list of them and waits for yours.
+/// A mutex that no forked child inherits locked. Lives as long as the process. Make it when the library is
+/// loaded (an object at namespace scope that refers to its table): a fork in another thread must not meet it
+/// half made.
 class ForkMutex {
  public:
   explicit ForkMutex(LockLevel level);

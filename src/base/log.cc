@@ -58,6 +58,8 @@ Log& the_log() {
   }();
   return *instance;
 }
+/// Made when the library is loaded, see ForkMutex.
+[[maybe_unused]] const Log& g_made_at_load = the_log();
 
 }  // namespace
 

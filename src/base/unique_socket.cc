@@ -41,6 +41,9 @@ std::unique_lock<ForkMutex> UniqueSocket::lock_list() {
   return std::unique_lock(list().mutex);
 }
 
+/// The list, its lock and what is done in children are there when the library is loaded, see ForkMutex.
+const bool UniqueSocket::made_at_load_ = lock_list().owns_lock();
+
 UniqueSocket::UniqueSocket(int fd) {
   UniqueFd owned(fd);
   if (!owned) return;

@@ -58,6 +58,7 @@ class UniqueSocket {
   /// The number of forks between this process and the one that loaded the library.
   static std::atomic<std::uint32_t> current_generation_;
   static void close_in_child();
+  static const bool made_at_load_;
 
   UniqueFd fd_;
   std::uint32_t generation_ = 0;

@@ -77,6 +77,8 @@ struct Registry {
     return *registry;
   }
 };
+/// Made when the library is loaded, see ForkMutex.
+[[maybe_unused]] const Registry& g_made_at_load = Registry::instance();
 
 }  // namespace
 

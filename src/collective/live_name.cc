@@ -20,6 +20,8 @@ Names& names() {
   static Names* const instance = new Names;
   return *instance;
 }
+/// Made when the library is loaded, see ForkMutex.
+[[maybe_unused]] const Names& g_made_at_load = names();
 
 }  // namespace
 
