@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/parse.h"
 #include "base/status.h"
 
 namespace onebit {
@@ -90,13 +91,5 @@ std::string print_settings(const Settings& settings);
 
 /// docs/settings.md, made from the table.
 std::string settings_markdown();
-
-// Readers of single values, also for command lines and rules.
-/// Digits with an optional K, M, G (powers of 1024).
-Result<std::uint64_t> parse_size(std::string_view text);
-/// Seconds, or with a unit: ms, s, min.
-Result<std::chrono::milliseconds> parse_duration(std::string_view text);
-/// "whole" or a power of two from 256 to 65536.
-Result<std::uint32_t> parse_block(std::string_view text);
 
 }  // namespace onebit

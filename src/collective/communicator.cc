@@ -150,8 +150,7 @@ void Communicator::abort() noexcept try {
 } catch (...) {  // no memory for the words: the request stands
 }
 
-Peers Communicator::next_operation(std::string_view what, std::size_t bytes, bool with_pool) {
-  current_call_ = what;
+Peers Communicator::next_operation(std::size_t bytes, bool with_pool) {
   polling_ = std::chrono::microseconds(bytes <= kPolledBytes ? settings_.spin_us : 0);
   ++operation_;
   Peers peers;
@@ -159,7 +158,8 @@ Peers Communicator::next_operation(std::string_view what, std::size_t bytes, boo
   peers.endpoints = endpoints_;
   peers.pool = with_pool ? pool() : nullptr;
   peers.operation = operation_;
-  peers.check = XXH32(what.data(), what.size(), 0);
+  peers.check = XXH32(current_call_.data(), current_call_.size(), 0);
+  peers.memory = &call_memory_;
   return peers;
 }
 
@@ -198,9 +198,11 @@ void Communicator::run_parallel(std::size_t count, ParallelBody body, const void
   finished_.clear();
 }
 
-Status Communicator::drive(Operation& operation) {
+Status Communicator::drive(Operation& operation, std::size_t depth) {
   Status status;
   try {
+    completed_.reserve(Schedule::most_transfers(ranks(), depth));
+    finished_.reserve(Schedule::most_computations(ranks(), depth));
     status = drive_loop(operation);
   } catch (const std::exception& error) {  // out of memory
     status = Status(Code::kSystemError, error.what());
