@@ -10,6 +10,7 @@
 
 #include "api/tags.h"
 #include "base/log.h"
+#include "watchdog.h"
 
 namespace onebit::shim {
 namespace {
@@ -40,19 +41,24 @@ const ShimSettings& settings() {
 }  // namespace
 
 Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real, nccl::Comm comm,
-                                                           std::string name, bool is_blocking) {
-  std::shared_ptr<Communicator> made(new Communicator(real, comm, std::move(name), is_blocking));
-  if (!is_blocking) {
+                                                           Making making) {
+  std::shared_ptr<Communicator> made(new Communicator(real, comm, std::move(making)));
+  if (!made->is_blocking()) {
     made->obstacle_ = "the communicator is non-blocking";
     return made;
   }
   if (!made->learn_place()) {
     return Status::error(Code::kSystemError, "communicator '{}': NCCL does not tell its size, rank or device",
-                         made->name_);
+                         made->name());
   }
   if (!real->is_recent()) {
-    made->obstacle_ = fmt::format("NCCL {} has no ncclSend, it is older than 2.7", real->version);
-    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name_, made->obstacle_);
+    made->obstacle_ =
+        fmt::format("NCCL {} has no ncclSend: compressing needs 2.7 or later", real->version_text());
+    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name(), made->obstacle_);
+  } else if (!made->is_everywhere() && made->ranks_ > 1) {
+    made->obstacle_ =
+        "the process that made its unique id does not have libonebit-nccl.so, or not ONEBIT_COMPRESS";
+    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name(), made->obstacle_);
   } else if (made->ranks_ > 1) {
     const Settings& own = settings().settings;
     const cuda::CommunicatorSettings device_settings = {comm,
@@ -67,7 +73,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real,
     std::array<char, 256> message{};
     made->device_side_ = settings().library->create(device_settings, message.data(), message.size());
     if (made->device_side_ == nullptr) {
-      return Status::error(Code::kSystemError, "communicator '{}', rank {}: {}", made->name_, made->rank_,
+      return Status::error(Code::kSystemError, "communicator '{}', rank {}: {}", made->name(), made->rank_,
                            message.data());
     }
   }
@@ -92,20 +98,34 @@ nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Co
   for (const auto& one : all) {
     if (one->device_side_ == nullptr) continue;
     const std::size_t i = compared.size();
-    mine[i] = agreed_numbers(settings().settings, one->name_);
+    mine[i] = agreed_numbers(settings().settings, one->name());
     found[i].resize(kAgreed * static_cast<std::size_t>(one->ranks_));
     comparisons.push_back({one->device_side_, mine[i].data(), kAgreed, found[i].data()});
     compared.push_back(one.get());
   }
   if (comparisons.empty()) return nccl::kSuccess;
+  const std::chrono::milliseconds patience = settings().settings.init_timeout;
+  Watchdog watchdog(patience, [&] {
+    for (Communicator* const one : compared) one->give_up();
+  });
   const nccl::Result result = settings().library->compare(comparisons.data(), comparisons.size());
+  if (watchdog.dismiss()) {
+    for (const Communicator* const one : compared) {
+      log(LogLevel::kWarn,
+          "communicator '{}', rank {} of {}: not all ranks told their settings within {} s "
+          "(ONEBIT_INIT_TIMEOUT): "
+          "look for a rank that failed when it made the communicator",
+          one->name(), one->rank_, one->ranks_, std::chrono::duration<double>(patience).count());
+    }
+    return nccl::kSystemError;
+  }
   if (result != nccl::kSuccess) return result;
   for (std::size_t i = 0; i < compared.size(); ++i) {
     for (std::size_t k = 0; k < found[i].size(); ++k) {
       if (found[i][k] == found[i][k % kAgreed]) continue;
       compared[i]->obstacle_ =
           fmt::format("rank {} differs from rank 0 in {}", k / kAgreed, kAgreedNames[k % kAgreed]);
-      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name_,
+      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name(),
           compared[i]->ranks_, compared[i]->obstacle_);
       break;
     }
@@ -115,7 +135,7 @@ nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Co
 
 bool Communicator::exact(const Arguments& call, std::string_view reason) {
   ++exact_calls_;
-  log(LogLevel::kInfo, "communicator '{}', allreduce of {} x {}: {}", name_, call.count,
+  log(LogLevel::kInfo, "communicator '{}', allreduce of {} x {}: {}", name(), call.count,
       name_of(static_cast<DataType>(call.type)), reason);
   return false;
 }
@@ -147,7 +167,7 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
                                        static_cast<DataType>(call.type),
                                        static_cast<ReduceOp>(call.op),
                                        tag->empty() ? kUntagged : *tag,
-                                       name_,
+                                       name(),
                                        static_cast<std::size_t>(ranks_)};
   const std::uint64_t min_size = settings().settings.min_size;
   const collective::Decision decision = collective::decide(settings().rules, min_size, facts);
@@ -159,7 +179,7 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
   if (settings().library->is_capturing(call.stream)) {
     if (!std::exchange(said_capture_, true)) {
       log(LogLevel::kWarn,
-          "communicator '{}': allreduces that are captured into a CUDA graph are not compressed", name_);
+          "communicator '{}': allreduces that are captured into a CUDA graph are not compressed", name());
     }
     return exact_because("exact: its stream is being captured into a graph");
   }
@@ -180,7 +200,7 @@ bool Communicator::accepts_buffers(const Arguments& call) {
   for (const void* const address : {call.send, static_cast<const void*>(call.receive)}) {
     if (known_buffers_.contains(address)) continue;
     const auto refuse = [&](const char* why) {
-      log(LogLevel::kWarn, "communicator '{}', rank {}, allreduce of {} x {}: the buffer at {} {}", name_,
+      log(LogLevel::kWarn, "communicator '{}', rank {}, allreduce of {} x {}: the buffer at {} {}", name(),
           rank_, call.count, name_of(static_cast<DataType>(call.type)), address, why);
       return false;
     };
@@ -197,9 +217,15 @@ void Communicator::abort() {
   if (device_side_ != nullptr) settings().library->abort(device_side_);
 }
 
+void Communicator::give_up() {
+  if (is_given_up_.exchange(true)) return;
+  abort();
+  if (real_->abort != nullptr) real_->abort(comm_);
+}
+
 void Communicator::log_summary() {
   if (log_level() < LogLevel::kInfo) return;
-  if (!is_blocking_) learn_place();  // it was not there yet when it was made
+  if (!is_blocking()) learn_place();  // it was not there yet when it was made
   std::uint64_t compressed = 0;
   std::string tags;
   for (const auto& [tag, counts] : counts_) {
@@ -213,7 +239,7 @@ void Communicator::log_summary() {
       "communicator '{}', rank {} of {}: {} allreduces in 1 bit ({} bytes, {} sent), {} exact, {} bytes of "
       "residuals, {} "
       "resets{}",
-      name_, rank_, ranks_, compressed, device.bytes, device.sent_bytes, exact_calls_, device.residual_bytes,
+      name(), rank_, ranks_, compressed, device.bytes, device.sent_bytes, exact_calls_, device.residual_bytes,
       device.resets, tags);
 }
 

@@ -15,7 +15,7 @@ class NcclCommunicator;
 
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 1;
+constexpr int kLibraryVersion = 2;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {

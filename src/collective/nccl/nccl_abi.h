@@ -54,6 +54,7 @@ struct Functions {
                        cudaStream_t stream);
   Result (*all_gather)(const void* send, void* receive, std::size_t count, Type type, Comm comm,
                        cudaStream_t stream);
+  Result (*async_error)(Comm comm, Result* error);
   const char* (*error_string)(Result result);
 };
 

@@ -115,7 +115,16 @@ Result exchange(std::span<Exchange> exchanges) {
                         one.all.size() * sizeof(std::uint64_t), cudaMemcpyDeviceToHost, one.stream);
     return error != cudaSuccess ? error : cudaStreamSynchronize(one.stream);
   });
-  return result == kSuccess && is_aborted() ? kInvalidUsage : result;
+  if (result != kSuccess) return result;
+  if (is_aborted()) return kInvalidUsage;
+  for (const Exchange& one : exchanges) {
+    // What was to come from a rank that is gone has not come.
+    Result error = kSuccess;
+    result = nccl.async_error(one.communicator->options_.comm, &error);
+    if (result == kSuccess) result = error;
+    if (result != kSuccess) return failed(result, "what ranks tell each other", nccl);
+  }
+  return kSuccess;
 }
 
 Result Running::admit(std::span<Request> requests) {

@@ -31,6 +31,12 @@ inline Functions linked_nccl() {
     return static_cast<Result>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
                                              reinterpret_cast<ncclComm_t>(comm), stream));
   };
+  functions.async_error = [](Comm comm, Result* error) {
+    ncclResult_t found = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(reinterpret_cast<ncclComm_t>(comm), &found);
+    *error = static_cast<Result>(found);
+    return static_cast<Result>(result);
+  };
   functions.error_string = [](Result result) {
     return ncclGetErrorString(static_cast<ncclResult_t>(result));
   };
