@@ -135,16 +135,26 @@ nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Co
 
 bool Communicator::exact(const Arguments& call, std::string_view reason) {
   ++exact_calls_;
-  log(LogLevel::kInfo, "communicator '{}', allreduce of {} x {}: {}", name(), call.count,
-      name_of(static_cast<DataType>(call.type)), reason);
+  log(LogLevel::kInfo, "{}: {}", described(call), reason);
   return false;
+}
+
+std::string Communicator::described(const Arguments& call) const {
+  return fmt::format("communicator '{}', rank {}, {} of {} x {}", name(), rank_,
+                     call.scatters ? "reduce-scatter" : "allreduce", call.count,
+                     name_of(static_cast<DataType>(call.type)));
+}
+
+nccl::Result Communicator::call_real(const Arguments& call) const {
+  const auto function = call.scatters ? real_->functions.reduce_scatter : real_->functions.all_reduce;
+  return function(call.send, call.receive, call.count, call.type, call.op, comm_, call.stream);
 }
 
 bool Communicator::is_warming_up(const std::string& tag, const Arguments& call) {
   const std::uint32_t calls = settings().settings.warmup_calls;
   if (calls == 0) return false;
-  const std::string key = tag.empty() ? fmt::format("{}:{}:{}", call.count, static_cast<int>(call.type),
-                                                    static_cast<int>(call.op))
+  const std::string key = tag.empty() ? fmt::format("{}:{}:{}:{}", call.scatters, call.count,
+                                                    static_cast<int>(call.type), static_cast<int>(call.op))
                                       : "tag " + tag;
   std::uint32_t& made = warmup_[key];
   if (made >= calls) return false;
@@ -163,12 +173,13 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
   if (call.op != nccl::kSum && call.op != nccl::kAvg) {
     return exact_because("exact: the reduction is neither sum nor average");
   }
-  const collective::CallFacts facts = {call.count,
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const collective::CallFacts facts = {call.scatters ? call.count * ranks : call.count,
                                        static_cast<DataType>(call.type),
                                        static_cast<ReduceOp>(call.op),
                                        tag->empty() ? kUntagged : *tag,
                                        name(),
-                                       static_cast<std::size_t>(ranks_)};
+                                       ranks};
   const std::uint64_t min_size = settings().settings.min_size;
   const collective::Decision decision = collective::decide(settings().rules, min_size, facts);
   if (!decision.compress) {
@@ -178,8 +189,8 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
   }
   if (settings().library->is_capturing(call.stream)) {
     if (!std::exchange(said_capture_, true)) {
-      log(LogLevel::kWarn,
-          "communicator '{}': allreduces that are captured into a CUDA graph are not compressed", name());
+      log(LogLevel::kWarn, "communicator '{}': calls that are captured into a CUDA graph are not compressed",
+          name());
     }
     return exact_because("exact: its stream is being captured into a graph");
   }
@@ -200,8 +211,7 @@ bool Communicator::accepts_buffers(const Arguments& call) {
   for (const void* const address : {call.send, static_cast<const void*>(call.receive)}) {
     if (known_buffers_.contains(address)) continue;
     const auto refuse = [&](const char* why) {
-      log(LogLevel::kWarn, "communicator '{}', rank {}, allreduce of {} x {}: the buffer at {} {}", name(),
-          rank_, call.count, name_of(static_cast<DataType>(call.type)), address, why);
+      log(LogLevel::kWarn, "{}: the buffer at {} {}", described(call), address, why);
       return false;
     };
     if (reinterpret_cast<std::uintptr_t>(address) % element != 0)
@@ -236,11 +246,12 @@ void Communicator::log_summary() {
   cuda::CommunicatorStatistics device{};
   if (device_side_ != nullptr) device = settings().library->statistics(device_side_);
   log(LogLevel::kInfo,
-      "communicator '{}', rank {} of {}: {} allreduces in 1 bit ({} bytes, {} sent), {} exact, {} bytes of "
+      "communicator '{}', rank {} of {}: {} calls in 1 bit ({} bytes, {} sent, {} batches), {} exact, {} "
+      "bytes of "
       "residuals, {} "
       "resets{}",
-      name(), rank_, ranks_, compressed, device.bytes, device.sent_bytes, exact_calls_, device.residual_bytes,
-      device.resets, tags);
+      name(), rank_, ranks_, compressed, device.bytes, device.sent_bytes, device.batches, exact_calls_,
+      device.residual_bytes, device.resets, tags);
 }
 
 // ---- the registry ----

@@ -21,8 +21,9 @@
 
 namespace onebit::shim {
 
-/// The arguments of ncclAllReduce.
+/// The arguments of ncclAllReduce or ncclReduceScatter.
 struct Arguments {
+  bool scatters;
   const void* send;
   void* receive;
   std::size_t count;
@@ -56,6 +57,9 @@ class Communicator {
   /// False, with a line in the log, when the call's buffers cannot be used by the communicator's device.
   bool accepts_buffers(const Arguments& call);
 
+  /// The call as NCCL makes it.
+  nccl::Result call_real(const Arguments& call) const;
+
   const RealNccl& real() const { return *real_; }
   nccl::Comm comm() const { return comm_; }
   nccl::NcclCommunicator* device_side() const { return device_side_; }
@@ -81,6 +85,8 @@ class Communicator {
   bool learn_place();
   bool is_warming_up(const std::string& tag, const Arguments& call);
   bool exact(const Arguments& call, std::string_view reason);
+  /// As it is named in the log.
+  std::string described(const Arguments& call) const;
 
   const RealNccl* const real_;
   const nccl::Comm comm_;

@@ -108,16 +108,15 @@ nccl::Result create_by_id(const void* caller, Comm* comm, std::span<const Unique
   });
 }
 
-nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
+nccl::Result reduce(const void* caller, const Arguments& a, Comm comm) {
   return forward(caller, [&](const RealNccl& real) {
     const std::shared_ptr<Communicator> communicator = is_active() ? find(comm) : nullptr;
-    const RealNccl& its = communicator != nullptr ? communicator->real() : real;
-    const auto pass_through = [&] {
-      return its.functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
-    };
-    if (communicator == nullptr) return pass_through();
+    if (communicator == nullptr) {
+      const auto function = a.scatters ? real.functions.reduce_scatter : real.functions.all_reduce;
+      return function(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
+    }
     QueuedCall queued{communicator, a, {}};
-    if (!communicator->decide(a, &queued.tag)) return pass_through();
+    if (!communicator->decide(a, &queued.tag)) return communicator->call_real(a);
     if (!communicator->accepts_buffers(a)) return nccl::kInvalidArgument;
     return Group::current().run(std::move(queued));
   });
@@ -155,7 +154,12 @@ onebitResult_t answer(const char* name, const Status& status, Function*, Args...
 
 ONEBIT_NCCL ncclAllReduce(const void* send, void* receive, std::size_t count, nccl::Type type, nccl::Op op,
                           Comm comm, cudaStream_t stream) {
-  return all_reduce(ONEBIT_CALLER, {send, receive, count, type, op, stream}, comm);
+  return reduce(ONEBIT_CALLER, {false, send, receive, count, type, op, stream}, comm);
+}
+
+ONEBIT_NCCL ncclReduceScatter(const void* send, void* receive, std::size_t count, nccl::Type type,
+                              nccl::Op op, Comm comm, cudaStream_t stream) {
+  return reduce(ONEBIT_CALLER, {true, send, receive, count, type, op, stream}, comm);
 }
 
 ONEBIT_NCCL ncclGroupStart() {

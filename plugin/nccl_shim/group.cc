@@ -16,9 +16,7 @@ nccl::Result run_exactly(const RealNccl& real, const std::vector<const QueuedCal
   if (const nccl::Result result = functions.group_start(); result != nccl::kSuccess) return result;
   nccl::Result first = nccl::kSuccess;
   for (const QueuedCall* const call : calls) {
-    const Arguments& a = call->arguments;
-    const nccl::Result result =
-        functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, call->communicator->comm(), a.stream);
+    const nccl::Result result = call->communicator->call_real(call->arguments);
     if (first == nccl::kSuccess) first = result;
   }
   const nccl::Result result = functions.group_end();
@@ -27,13 +25,13 @@ nccl::Result run_exactly(const RealNccl& real, const std::vector<const QueuedCal
 
 /// Calls of communicators of one NCCL.
 nccl::Result run_together(const std::vector<QueuedCall>& calls) {
-  std::vector<cuda::AllReduce> requests;
+  std::vector<cuda::Reduction> requests;
   for (const QueuedCall& call : calls) {
     const Arguments& a = call.arguments;
-    requests.push_back({call.communicator->device_side(), a.send, a.receive, a.count, a.type, a.op,
-                        call.tag.c_str(), a.stream, false});
+    requests.push_back({call.communicator->device_side(), a.send, a.receive, a.count, a.scatters, a.type,
+                        a.op, call.tag.c_str(), a.stream, false});
   }
-  const nccl::Result result = shim_settings()->library->all_reduce(requests.data(), requests.size());
+  const nccl::Result result = shim_settings()->library->reduce(requests.data(), requests.size());
   if (result != nccl::kSuccess) return result;
   std::vector<const QueuedCall*> exact;
   for (std::size_t i = 0; i < calls.size(); ++i) {

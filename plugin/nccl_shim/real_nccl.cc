@@ -75,6 +75,7 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, "pncclSend", f.send);
   resolve(handle, "pncclRecv", f.receive);
   resolve(handle, kProbe, f.all_reduce);
+  resolve(handle, "pncclReduceScatter", f.reduce_scatter);
   resolve(handle, "pncclAllGather", f.all_gather);
   resolve(handle, "pncclCommGetAsyncError", f.async_error);
   resolve(handle, "pncclGetErrorString", f.error_string);

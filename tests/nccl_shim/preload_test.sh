@@ -17,13 +17,13 @@ others=$(nm -D --defined-only "$shim" | awk '{print $3}' | grep -Ev '^(nccl[A-Z]
 # NCCL that came with RTLD_LOCAL is found.
 export ONEBIT_MIN_SIZE=1K ONEBIT_DEBUG=INFO
 output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" 2>&1) || fail "NCCL under RTLD_LOCAL: $output"
-echo "$output" | grep -q ': 1 allreduces in 1 bit' || fail "NCCL under RTLD_LOCAL was not compressed: $output"
+echo "$output" | grep -q ': 1 calls in 1 bit' || fail "NCCL under RTLD_LOCAL was not compressed: $output"
 output=$(LD_PRELOAD=$shim "$open_local" "$local_job" 2>&1) || fail "passing through under RTLD_LOCAL: $output"
 [ -z "$output" ] || fail "passing through says: $output"
 
 # Two NCCLs in one process, neither of which a global lookup finds: each communicator is its own one's.
 output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" "$other_job" 2>&1) || fail "two NCCLs: $output"
-[ "$(echo "$output" | grep -c ': 1 allreduces in 1 bit')" -eq 4 ] || fail "two NCCLs were not both compressed: $output"
+[ "$(echo "$output" | grep -c ': 1 calls in 1 bit')" -eq 4 ] || fail "two NCCLs were not both compressed: $output"
 output=$(LD_PRELOAD=$shim "$open_local" "$local_job" "$other_job" 2>&1) || fail "passing through with two NCCLs: $output"
 
 # Or the one that is named; a wrong name is said.

@@ -153,7 +153,7 @@ TEST(ShimProcesses, AJobThatEndsWithoutDestroyingItsCommunicatorStillSaysWhatBec
       });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("3 allreduces in 1 bit"));
+    EXPECT_THAT(outcome.output, HasSubstr("3 calls in 1 bit"));
   }
 }
 
@@ -174,7 +174,7 @@ TEST(ShimProcesses, TheFirstCallsAreExactWhileWarmingUp) {
       [](int rank, int ranks, ncclUniqueId id) { return sum_exactly(rank, ranks, id, kCount, 2); });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("0 allreduces in 1 bit"));
+    EXPECT_THAT(outcome.output, HasSubstr("0 calls in 1 bit"));
     EXPECT_THAT(outcome.output, HasSubstr("2 exact"));
   }
 }
