@@ -54,16 +54,22 @@ NcclCommunicator* create(const CommunicatorSettings& settings, char* message, st
 
 CommunicatorStatistics statistics(const NcclCommunicator* communicator) {
   const nccl::Statistics now = communicator->statistics();
-  return {now.calls, now.bytes, now.sent_bytes, now.residual_bytes, now.resets};
+  return {now.calls, now.batches, now.bytes, now.sent_bytes, now.residual_bytes, now.resets};
 }
 
-nccl::Result all_reduce(AllReduce* calls, std::size_t count) {
+nccl::Result reduce(Reduction* calls, std::size_t count) {
   return guarded([&] {
     std::vector<nccl::Request> requests;
-    for (const AllReduce& call : std::span(calls, count)) {
-      requests.push_back({call.communicator, call.send, call.receive, call.count,
-                          static_cast<DataType>(call.type), static_cast<ReduceOp>(call.op), call.tag,
-                          call.stream, false});
+    for (const Reduction& call : std::span(calls, count)) {
+      requests.push_back({call.communicator,
+                          call.send,
+                          call.receive,
+                          {call.count, call.scatters},
+                          static_cast<DataType>(call.type),
+                          static_cast<ReduceOp>(call.op),
+                          call.tag,
+                          call.stream,
+                          false});
     }
     const nccl::Result result = nccl::run(requests);
     for (std::size_t i = 0; i < count; ++i) calls[i].compressed = requests[i].compressed;
@@ -139,7 +145,7 @@ constexpr Library kLibrary = {
     .destroy = [](NcclCommunicator* communicator) { delete communicator; },
     .abort = [](NcclCommunicator* communicator) { communicator->abort(); },
     .statistics = statistics,
-    .all_reduce = all_reduce,
+    .reduce = reduce,
     .compare = compare,
     .is_capturing = is_capturing,
     .is_reachable = is_reachable,

@@ -25,7 +25,7 @@ class PassQueue;
 
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 2;
+constexpr int kLibraryVersion = 4;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {
@@ -40,15 +40,17 @@ struct CommunicatorSettings {
 };
 
 struct CommunicatorStatistics {
-  std::uint64_t calls, bytes, sent_bytes, residual_bytes, resets;
+  std::uint64_t calls, batches, bytes, sent_bytes, residual_bytes, resets;
 };
 
-/// An allreduce as the job called it; see nccl::Request. `type` and `op` are NCCL's numbers.
-struct AllReduce {
+/// An allreduce or reduce-scatter as the job called it; see nccl::Request. `type` and `op` are NCCL's
+/// numbers.
+struct Reduction {
   nccl::NcclCommunicator* communicator;
   const void* send;
   void* receive;
-  std::size_t count;
+  std::size_t count;  ///< elements; of a rank's block where it scatters
+  bool scatters;
   nccl::Type type;
   nccl::Op op;
   const char* tag;  ///< "": the tensor is recognised by its buffer
@@ -74,7 +76,7 @@ struct Library {
   /// Before NCCL aborts it: a call in progress in another thread ends. Any thread.
   void (*abort)(nccl::NcclCommunicator* communicator);
   CommunicatorStatistics (*statistics)(const nccl::NcclCommunicator* communicator);
-  nccl::Result (*all_reduce)(AllReduce* calls, std::size_t count);
+  nccl::Result (*reduce)(Reduction* calls, std::size_t count);
   /// Collective over all ranks of each; waits.
   nccl::Result (*compare)(Comparison* comparisons, std::size_t count);
   /// Whether the stream is being captured into a graph.

@@ -39,6 +39,15 @@ struct AveragePiece {
   std::size_t elements;
 };
 
+/// What reduce works on: a block of a reduce-scatter, or a chunk of it, as all ranks have sent it.
+struct ReducePiece {
+  const std::uint32_t* bits;  ///< of all ranks, as in AveragePiece
+  const float* scales;
+  std::size_t stride;
+  void* y;
+  std::size_t elements;
+};
+
 /// What decode works on.
 struct DecodePiece {
   const std::uint32_t* bits;
