@@ -104,14 +104,17 @@ Result<int> Setup::merge(std::span<const int> members) {
   return static_cast<int>(devices_.size()) - 1;
 }
 
-Result<std::unique_ptr<transport::Context>> Setup::make_context(int device) const {
+Result<std::unique_ptr<transport::Context>> Setup::make_context(int device,
+                                                                std::uint32_t traffic_class) const {
   ONEBIT_ASSIGN_OR_RETURN(const DeviceProperties chosen, properties(device));
   transport::Device merged = interfaces_[static_cast<std::size_t>(chosen.members.front())];
   merged.name = chosen.name;
   for (std::size_t i = 1; i < chosen.members.size(); ++i) {
     merged.more_addresses.push_back(interfaces_[static_cast<std::size_t>(chosen.members[i])].address);
   }
-  return transport::make_tcp_context(settings_, {std::move(merged)});
+  Settings settings = settings_;
+  if (settings.traffic_class == 0) settings.traffic_class = traffic_class;
+  return transport::make_tcp_context(settings, {std::move(merged)});
 }
 
 std::string Setup::describe() const {

@@ -39,8 +39,9 @@ class Setup {
   Result<DeviceProperties> properties(int device) const;
   /// The number of the device that stripes over these; the same for the same ones.
   Result<int> merge(std::span<const int> members);
-  /// A context of the transport that has `device` as its only one.
-  Result<std::unique_ptr<transport::Context>> make_context(int device) const;
+  /// A context of the transport that has `device` as its only one. `traffic_class` (0: none) is of use where
+  /// the settings have none.
+  Result<std::unique_ptr<transport::Context>> make_context(int device, std::uint32_t traffic_class) const;
   /// "eth0 (10.0.0.1, 10000 Mbit/s), ..." for the log.
   std::string describe() const;
 

@@ -228,6 +228,10 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_TCP_RCVBUF", "NCCL_SOCKET_RCVBUF", "bytes, with K, M or G; 0 = the system's own tuning",
        "SO_RCVBUF of each connection.", socket_buffer_parser(&Settings::tcp_rcvbuf),
        size_shower(&Settings::tcp_rcvbuf)},
+      {"ONEBIT_TRAFFIC_CLASS", "", "a whole number from 0 to 255; 0 = the system's own",
+       "The traffic class (IP_TOS, IPV6_TCLASS: 4 times the DSCP) of each connection. The NCCL plugin takes "
+       "the communicator's trafficClass where this is 0.",
+       number_parser(&Settings::traffic_class, 0, 255), number_shower(&Settings::traffic_class)},
       {"ONEBIT_SPIN_US", "", "microseconds, from 0 to 1000000",
        "How long a rank that waits in a small call (up to 1 MiB) polls, giving way to others, before it "
        "sleeps. 0 saves the most CPU time.",

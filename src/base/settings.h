@@ -45,6 +45,7 @@ struct Settings {
   std::uint32_t tcp_flows = 0;  ///< 0 = automatic
   std::uint64_t tcp_sndbuf = 0;
   std::uint64_t tcp_rcvbuf = 0;
+  std::uint32_t traffic_class = 0;  ///< of the IP header; 0 = the system's own
   std::uint32_t spin_us = 200;
   std::uint32_t net_speed = 0;  ///< Mbit/s; 0 = as the system says
   std::uint32_t connect_retries = 34;
