@@ -69,8 +69,9 @@ Result<std::shared_ptr<Setup>> Plugin::start(int version, abi::Logger logger) {
   }
   if ((announced_ & 1U << version) == 0) {
     announced_ |= 1U << version;
-    log(LogLevel::kInfo, "onebit {}, net plugin API v{}, transport {}, {} devices: {}", ONEBIT_VERSION,
-        version, setup_->settings().transport, setup_->device_count(), setup_->describe());
+    log(LogLevel::kInfo, "onebit {}, net plugin API v{}, transport {} ({}), {} devices: {}", ONEBIT_VERSION,
+        version, setup_->transport().transport, setup_->transport().why, setup_->device_count(),
+        setup_->describe());
   }
   return setup_;
 }

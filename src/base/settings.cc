@@ -192,12 +192,14 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_CODEC_IMPL", "", "`auto`, `scalar`, or a SIMD target such as `avx2` or `avx512`",
        "The implementation of the codec and of the optimizers' passes. All give the same bits.",
        text_parser(&Settings::codec_impl), text_shower(&Settings::codec_impl)},
-      {"ONEBIT_TRANSPORT", "", "`auto`, `tcp` or `nccl`",
-       "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL "
-       "job, NCCL.",
+      {"ONEBIT_TRANSPORT", "", "`auto`, `tcp`, `verbs`, `ucx` or `nccl`",
+       "What carries the data between ranks: docs/transports.md. For the allreduces of an NCCL job, `auto` "
+       "is "
+       "NCCL.",
        [](Settings& s, std::string_view v) {
-         if (v != "auto" && v != "tcp" && v != "nccl")
-           return Status(Code::kInvalidArgument, "one of auto, tcp, nccl");
+         constexpr std::array<std::string_view, 5> kNames{"auto", "tcp", "verbs", "ucx", "nccl"};
+         if (std::find(kNames.begin(), kNames.end(), v) == kNames.end())
+           return Status(Code::kInvalidArgument, "one of auto, tcp, verbs, ucx, nccl");
          s.transport = std::string(v);
          return Status();
        },

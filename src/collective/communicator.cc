@@ -61,8 +61,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   if (const Status own = made->set_up(*rendezvous); !own.ok()) {
     return made->break_with(rendezvous->fail(own));
   }
-  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport tcp",
-      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name);
+  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {} ({})",
+      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
+      made->transport_.transport, made->transport_.why);
   return made;
 }
 
@@ -76,7 +77,7 @@ Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
   if (settings_.transport == "nccl") {
     return Status(
         Code::kInvalidUsage,
-        "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto or tcp");
+        "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto, or another");
   }
   ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
   ONEBIT_ASSIGN_OR_RETURN(codec_, codec::find_implementation(settings_.codec_impl));

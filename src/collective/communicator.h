@@ -33,7 +33,7 @@
 #include "collective/residual_store.h"
 #include "collective/rules.h"
 #include "collective/thread_pool.h"
-#include "transport/transport.h"
+#include "transport/factory.h"
 
 namespace onebit::collective {
 
@@ -114,6 +114,7 @@ class Communicator {
   Status set_up(bootstrap::Rendezvous& rendezvous);
   Status connect(bootstrap::Rendezvous& rendezvous);
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
+  Status choose_transport(bootstrap::Rendezvous& rendezvous, Deadline deadline);
   /// Starts to connect to the ranks below this one.
   Status open_connections(std::span<const std::vector<std::byte>> handles);
 
@@ -171,6 +172,7 @@ class Communicator {
   unsigned compute_threads_ = 0;
   std::vector<std::string> where_;  // by rank, for messages
 
+  transport::Choice transport_;
   std::unique_ptr<transport::Context> context_;
   std::vector<std::unique_ptr<transport::Endpoint>> owned_endpoints_;
   std::vector<transport::Endpoint*> endpoints_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "transport/tcp/tcp.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_endpoint.h"
 #include "transport/tcp/tcp_listener.h"
