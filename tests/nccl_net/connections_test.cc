@@ -8,6 +8,7 @@
 
 #include "base/settings.h"
 #include "net_pair.h"
+#include "transport/tcp/tcp.h"
 #include "transport/tcp/tcp_handle.h"
 #include "transport/transport.h"
 
