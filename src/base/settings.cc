@@ -128,6 +128,17 @@ Status parse_port_range(Settings& s, std::string_view v) {
   return Status();
 }
 
+Status parse_gid_index(Settings& s, std::string_view v) {
+  if (v == "-1") {
+    s.ib_gid_index = -1;
+    return Status();
+  }
+  const auto value = parse_unsigned(v, 0, 65535);
+  if (!value.ok()) return Status(Code::kInvalidArgument, "a whole number from 0 to 65535, or -1");
+  s.ib_gid_index = static_cast<std::int32_t>(*value);
+  return Status();
+}
+
 /// The contents of a regular file of at most 64 KiB; anything else may block or never end.
 std::optional<std::string> read_small_file(std::string_view path) {
   constexpr std::size_t kMost = std::size_t{64} << 10;
@@ -238,6 +249,35 @@ std::vector<SettingRow> make_rows() {
        "How long a rank that waits in a small call (up to 1 MiB) polls, giving way to others, before it "
        "sleeps. 0 saves the most CPU time.",
        number_parser(&Settings::spin_us, 0, 1'000'000), number_shower(&Settings::spin_us)},
+      {"ONEBIT_IB_HCA", "NCCL_IB_HCA",
+       "names with commas, each with an optional :port; a leading ^ excludes, = asks for exact names",
+       "The RDMA ports to use, by prefix. Unset: all that are active.", text_parser(&Settings::ib_hca),
+       text_shower(&Settings::ib_hca)},
+      {"ONEBIT_IB_GID_INDEX", "NCCL_IB_GID_INDEX", "a whole number from 0 to 65535; -1 = automatic",
+       "Which address of an RDMA port to use. Automatic: of RoCE v2 the first IPv4 one (with "
+       "ONEBIT_SOCKET_FAMILY="
+       "AF_INET6, IPv6), else the next best.",
+       parse_gid_index, [](const Settings& s) { return std::to_string(s.ib_gid_index); }},
+      {"ONEBIT_IB_TC", "NCCL_IB_TC", "a whole number from 0 to 255", "The traffic class of RDMA packets.",
+       number_parser(&Settings::ib_tc, 0, 255), number_shower(&Settings::ib_tc)},
+      {"ONEBIT_IB_SL", "NCCL_IB_SL", "a whole number from 0 to 15", "The service level of RDMA packets.",
+       number_parser(&Settings::ib_sl, 0, 15), number_shower(&Settings::ib_sl)},
+      {"ONEBIT_IB_PKEY", "NCCL_IB_PKEY", "a whole number from 0 to 65535",
+       "The index of the partition key of RDMA connections.", number_parser(&Settings::ib_pkey, 0, 65535),
+       number_shower(&Settings::ib_pkey)},
+      {"ONEBIT_IB_TIMEOUT", "NCCL_IB_TIMEOUT", "a whole number from 1 to 31",
+       "How long an RDMA device waits for an answer before it sends again: 4.096 us * 2^n. With 7 retries, "
+       "18 "
+       "finds a dead link after some 10 s.",
+       number_parser(&Settings::ib_timeout, 1, 31), number_shower(&Settings::ib_timeout)},
+      {"ONEBIT_IB_RETRY_CNT", "NCCL_IB_RETRY_CNT", "a whole number from 0 to 7",
+       "How often it sends again before the connection counts as lost.",
+       number_parser(&Settings::ib_retries, 0, 7), number_shower(&Settings::ib_retries)},
+      {"ONEBIT_IB_QPS_PER_CONNECTION", "NCCL_IB_QPS_PER_CONNECTION", "a whole number from 1 to 16",
+       "Queue pairs for data of each RDMA connection, beside the one for messages. Raise it where the "
+       "network "
+       "spreads load by queue pair.",
+       number_parser(&Settings::ib_pairs, 1, 16), number_shower(&Settings::ib_pairs)},
       {"ONEBIT_NET_SPEED", "", "Mbit/s, from 0 to 10000000; 0 = as the system says",
        "What the NCCL plugin tells NCCL of the speed of each interface. For virtual machines, whose "
        "interfaces do not know it.",

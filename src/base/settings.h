@@ -47,6 +47,14 @@ struct Settings {
   std::uint64_t tcp_rcvbuf = 0;
   std::uint32_t traffic_class = 0;  ///< of the IP header; 0 = the system's own
   std::uint32_t spin_us = 200;
+  std::string ib_hca;
+  std::int32_t ib_gid_index = -1;  ///< -1 = automatic
+  std::uint32_t ib_tc = 0;
+  std::uint32_t ib_sl = 0;
+  std::uint32_t ib_pkey = 0;
+  std::uint32_t ib_timeout = 18;
+  std::uint32_t ib_retries = 7;
+  std::uint32_t ib_pairs = 1;
   std::uint32_t net_speed = 0;  ///< Mbit/s; 0 = as the system says
   std::uint32_t connect_retries = 34;
   std::uint32_t connect_retry_ms = 100;

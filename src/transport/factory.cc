@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "transport/tcp/tcp.h"
+#include "transport/verbs/verbs.h"
 
 namespace onebit::transport {
 namespace {
@@ -22,8 +23,18 @@ struct Transport {
                                            std::uint32_t flows);
 };
 
+Ability verbs_ability(const Settings& settings) {
+  auto fabric = verbs_fabric(settings);
+  if (fabric.ok()) return {true, std::move(*fabric)};
+  return {false, fabric.status().message()};
+}
+
 /// In the order in which `auto` tries them; the last one can always be used.
 constexpr Transport kTransports[] = {
+    {"verbs", verbs_ability, verbs_devices,
+     [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
+       return make_verbs_context(settings, std::move(devices));
+     }},
     {"tcp",
      [](const Settings&) {
        return Ability{true, "IP"};

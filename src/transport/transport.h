@@ -147,8 +147,8 @@ class Context {
   /// As Listener::accept, for a listener of another context of the same transport: the endpoint belongs to
   /// this one, and may be used by another thread than the listener.
   virtual Result<std::unique_ptr<Endpoint>> accept(Listener& listener) = 0;
-  /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady or kFailed. `hello` (up
-  /// to 64 bytes) is handed to the acceptor, authenticated.
+  /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady, at the latest when the
+  /// peer has accepted it, or kFailed. `hello` (up to 64 bytes) is handed to the acceptor, authenticated.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                                     std::span<const std::byte> hello) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;

@@ -168,20 +168,27 @@ TEST_P(TransportEnding, MayBeDestroyedInEveryState) {
       orphan_context.reset();
       continue;
     }
-    ASSERT_TRUE(drive({orphan_context.get()}, [&] { return (*connecting)->state() == State::kReady; }));
-    if (stage == 3) continue;  // never accepted
-    auto accepted = (*listener)->accept();
-    ASSERT_TRUE(accepted.ok());
-    ASSERT_NE(*accepted, nullptr);
-    ASSERT_TRUE((*accepted)->receive(receive, bytes.data(), bytes.size(), 9, 0).ok());
+    if (stage == 3) {  // never accepted
+      drive(
+          {orphan_context.get()}, [&] { return (*connecting)->state() == State::kReady; }, milliseconds(100));
+      continue;
+    }
+    std::unique_ptr<Endpoint> accepted;
+    ASSERT_TRUE(drive({orphan_context.get()}, [&] {
+      auto made = (*listener)->accept();
+      EXPECT_TRUE(made.ok());
+      if (made.ok() && *made) accepted = std::move(*made);
+      return accepted && (*connecting)->state() == State::kReady;
+    }));
+    ASSERT_TRUE(accepted->receive(receive, bytes.data(), bytes.size(), 9, 0).ok());
     ASSERT_TRUE((*connecting)->send(send, large.data(), large.size(), 1, 0).ok());
     ASSERT_TRUE(progress(*orphan_context).ok());
     if (stage == 4) connecting->reset();
-    if (stage == 5) accepted->reset();
+    if (stage == 5) accepted.reset();
     if (stage == 6) {
       (*connecting)->finish();
       connecting->reset();
-      accepted->reset();
+      accepted.reset();
     }
     std::vector<Request*> completed;
     ASSERT_TRUE(orphan_context->progress(milliseconds(10), completed).ok());

@@ -284,7 +284,7 @@ TEST_P(TransportMessages, RefusesMisuseWithoutHarm) {
   EXPECT_EQ(pair.b->receive(receive, bytes.data(), 8, 1, 0).code(), Code::kInvalidUsage);
   EXPECT_EQ(pair.context_a->listen(99).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(pair.context_a->connect(0, Handle{}, {}).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(pair.context_a->connect(0, pair.listener->handle(), pattern(65, 1)).status().code(),
+  EXPECT_EQ(pair.context_a->connect(0, pair.listener->handle(), pattern(300, 1)).status().code(),
             Code::kInvalidArgument);
   auto early = pair.context_a->connect(0, pair.listener->handle(), {});
   ASSERT_TRUE(early.ok());

@@ -1,7 +1,10 @@
 #include "transport_pair.h"
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 
+#include "transport/factory.h"
 #include "transport/tcp/tcp.h"
 
 namespace onebit::transport::test {
@@ -26,7 +29,24 @@ Variant tcp_variant(const std::string& name, std::uint32_t flows,
   return variant;
 }
 
+Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change) {
+  Variant variant;
+  variant.name = name;
+  variant.make = [](const Settings& settings) {
+    static std::atomic<unsigned> made{0};
+    Settings own = settings;
+    own.ib_hca = made++ % 2 == 0 ? "=rxe0" : "=rxe1";
+    return make_context("verbs", own, SocketAddress());
+  };
+  variant.settings = test_settings();
+  if (change) change(variant.settings);
+  return variant;
+}
+
 std::vector<Variant> all_variants() {
+  if (std::getenv("ONEBIT_RDMA_VM") != nullptr) {
+    return {verbs_variant("verbs"), verbs_variant("verbs_4_pairs", [](Settings& s) { s.ib_pairs = 4; })};
+  }
   return {tcp_variant("tcp_1_flow", 1), tcp_variant("tcp_2_flows", 2), tcp_variant("tcp_4_flows", 4),
           tcp_variant("tcp_7_flows", 7),
           tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; })};

@@ -32,7 +32,12 @@ Settings test_settings();
 Variant tcp_variant(const std::string& name, std::uint32_t flows,
                     const std::function<void(Settings&)>& change = {});
 
-/// All that the suites of the contract run: a further transport adds its variants here.
+/// A variant of verbs; every other context uses the first RDMA device of the VM (tests/rdma/vm), the others
+/// the second.
+Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change = {});
+
+/// All that the suites of the contract run: a further transport adds its variants here. In the VM, those of
+/// verbs.
 std::vector<Variant> all_variants();
 
 std::unique_ptr<Context> make(const Variant& variant);

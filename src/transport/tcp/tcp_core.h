@@ -11,7 +11,7 @@
 
 #include "base/settings.h"
 #include "base/unique_socket.h"
-#include "transport/tcp/tcp_poller.h"
+#include "transport/poller.h"
 #include "transport/transport.h"
 
 namespace onebit::transport {

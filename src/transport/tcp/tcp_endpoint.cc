@@ -43,24 +43,6 @@ bool is_dead(int fd, milliseconds limit, milliseconds& silence) noexcept {
 
 }  // namespace
 
-void RequestList::push(Request& request) noexcept {
-  request.next = nullptr;
-  (last_ != nullptr ? last_->next : first_) = &request;
-  last_ = &request;
-}
-
-void RequestList::remove(Request& request, Request* previous) noexcept {
-  (previous != nullptr ? previous->next : first_) = request.next;
-  if (last_ == &request) last_ = previous;
-  request.next = nullptr;
-}
-
-Request* RequestList::pop() noexcept {
-  Request* const request = first_;
-  if (request != nullptr) remove(*request, nullptr);
-  return request;
-}
-
 TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer,
                          std::span<const std::byte> hello)
     : core_(std::move(core)), peer_(peer), hello_(hello.begin(), hello.end()) {

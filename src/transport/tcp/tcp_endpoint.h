@@ -19,26 +19,13 @@
 
 #include "base/socket.h"
 #include "base/unique_socket.h"
+#include "transport/request_list.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_flow.h"
 #include "transport/tcp/tcp_handle.h"
 #include "transport/transport.h"
 
 namespace onebit::transport {
-
-/// Requests in order, linked by Request::next.
-class RequestList {
- public:
-  bool empty() const noexcept { return first_ == nullptr; }
-  Request* first() const noexcept { return first_; }
-  void push(Request& request) noexcept;
-  void remove(Request& request, Request* previous) noexcept;
-  Request* pop() noexcept;
-
- private:
-  Request* first_ = nullptr;
-  Request* last_ = nullptr;
-};
 
 class TcpEndpoint final : public Endpoint {
  public:

@@ -18,7 +18,7 @@
 
 #include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
-#include "transport/tcp/tcp_poller.h"
+#include "transport/poller.h"
 #include "transport/tcp/tcp_wire.h"
 #include "transport/transport.h"
 

@@ -16,7 +16,8 @@
 
 namespace onebit::transport {
 
-inline constexpr std::size_t kMaxHello = 64;
+/// More than Context::connect promises, for a transport that has its control connections here.
+inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::uint32_t kMaxFlows = 64;
 
 struct HandleContents {

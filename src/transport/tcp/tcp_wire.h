@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/little_endian.h"
+
 namespace onebit::transport {
 
 enum class SegmentKind : std::uint8_t { kData = 1, kGoodbye = 2, kAbort = 3 };
@@ -33,21 +35,6 @@ struct SegmentHeader {
   std::uint64_t message_bytes = 0;
   std::uint64_t offset = 0;
 };
-
-namespace wire {
-template <typename T>
-void store(std::byte* to, T value) noexcept {
-  for (std::size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
-}
-template <typename T>
-T load(const std::byte* from) noexcept {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value = static_cast<T>(value | static_cast<T>(static_cast<T>(from[i]) << (8 * i)));
-  }
-  return value;
-}
-}  // namespace wire
 
 inline void encode_header(const SegmentHeader& header, std::byte* to) noexcept {
   wire::store(to, kSegmentMagic);

@@ -1,4 +1,4 @@
-// One epoll set, edge-triggered, and the list of the sockets in it that still have work.
+// One epoll set, edge-triggered, and the list of the files in it that still have work.
 //
 // An edge is reported once, so a Source keeps what it was told in its flags and stays in the ready list until
 // it has acted on them. Invariant: a Source in the ready list is alive (its destructor takes it out).
@@ -19,7 +19,7 @@ namespace onebit::transport {
 
 class Poller;
 
-/// Something with a socket in the epoll set.
+/// Something with a file in the epoll set.
 class Source {
  public:
   Source() = default;

@@ -1,4 +1,4 @@
-#include "transport/tcp/tcp_poller.h"
+#include "transport/poller.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,0 +1,170 @@
+// The receiving direction of a VerbsEndpoint: from slots and writes to the requests, by sequence and tag.
+//
+// What a peer says is checked before anything is done with it. Where it writes is not in its hands but in
+// ours: it knows only keys of memory that was advertised to it.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/verbs/verbs_endpoint.h"
+
+namespace onebit::transport {
+
+Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
+                              std::uint32_t check, Memory* /*memory*/) {
+  ONEBIT_RETURN_IF_ERROR(check_usable(request));
+  if (state_ == State::kFinished) {
+    return Status::error(Code::kRemoteError, "{}: has finished and sends no more messages", peer());
+  }
+  request.state = Request::State::kPending;
+  request.data = static_cast<std::byte*>(data);
+  request.capacity = capacity;
+  request.bytes = 0;
+  request.transferred = request.assigned = 0;
+  request.tag = tag;
+  request.check = check;
+  posted_.push(request);
+  if (arrivals_.empty()) return Status();
+  if (Status matched = match(); !matched.ok()) {
+    fail(std::move(matched));
+    return Status();
+  }
+  check_finished();
+  pump();
+  return Status();
+}
+
+Status VerbsEndpoint::bad_data(std::string_view what) const {
+  return Status::error(Code::kDataError, "{}: sent {}", peer(), what);
+}
+
+bool VerbsEndpoint::credits_are_due() const noexcept {
+  const QueueSizes& own = core_->sizes;
+  return slots_freed_ - slots_told_ >= (own.slots + 1) / 2 ||
+         segments_freed_ - segments_told_ >= (own.segments + 1) / 2;
+}
+
+Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
+  const int slot = static_cast<int>(VerbsQueues::index(completion.wr_id));
+  MessageHeader header;
+  if (const char* problem = decode_message(queues_->slot(slot), completion.byte_len, header))
+    return bad_data(problem);
+  if (incoming_.empty()) return bad_data("a message before its introduction");
+  last_arrival_ = Clock::now();
+  counters_.wire_received += completion.byte_len;
+  if (!take_credits(header)) return bad_data("more credits than it had");
+  switch (header.kind) {
+    case MessageKind::kEager:
+    case MessageKind::kAnnounce:
+      if (header.sequence != next_arrival_) return bad_data("a message out of sequence");
+      ++next_arrival_;
+      arrivals_.push_back({slot, header});
+      return match();
+    case MessageKind::kAdvertise:
+      ONEBIT_RETURN_IF_ERROR(take_advertisement(header));
+      break;
+    case MessageKind::kCredits:
+      break;
+  }
+  return queues_->renew_slot(slot);
+}
+
+/// The posted receive that takes a message; null when there is none yet.
+Request* VerbsEndpoint::posted_for(const MessageHeader& header, Request*& previous) const noexcept {
+  previous = nullptr;
+  Request* request = posted_.first();
+  while (request != nullptr && request->tag != header.tag) {
+    previous = request;
+    request = request->next;
+  }
+  return request;
+}
+
+/// Hands arrivals to posted receives, in the order of the sender.
+Status VerbsEndpoint::match() {
+  while (!arrivals_.empty()) {
+    const Arrival arrival = arrivals_.front();
+    const MessageHeader& header = arrival.header;
+    Request* previous = nullptr;
+    Request* const request = posted_for(header, previous);
+    if (request == nullptr) {
+      if (!posted_.empty()) core_->notable = true;  // it blocks them
+      return Status();
+    }
+    if (header.check != request->check) {
+      return Status::error(
+          Code::kInvalidUsage,
+          "{}: its message with tag {:#x} has check word {:#x}, here {:#x} is expected: the two "
+          "ends do not do the same",
+          peer(), header.tag, header.check, request->check);
+    }
+    if (header.bytes > request->capacity) {
+      return Status::error(Code::kInvalidUsage,
+                           "{}: its message with tag {:#x} has {} bytes, the receive here {}", peer(),
+                           header.tag, header.bytes, request->capacity);
+    }
+    const bool announced = header.kind == MessageKind::kAnnounce;
+    if (announced && header.rendezvous >= incoming_.size())
+      return bad_data("an announcement with an impossible number");
+    // The last bytes of the number's previous message may still be on their way through another queue.
+    if (announced && incoming_[header.rendezvous].request != nullptr) return Status();
+    posted_.remove(*request, previous);
+    request->bytes = header.bytes;
+    ONEBIT_RETURN_IF_ERROR(announced ? take_announced(arrival, *request) : take_eager(arrival, *request));
+    arrivals_.pop_front();
+    ++slots_freed_;
+    ONEBIT_RETURN_IF_ERROR(queues_->renew_slot(arrival.slot));
+  }
+  return Status();
+}
+
+Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
+  if (request.bytes > 0) {
+    std::memcpy(request.data, queues_->slot(arrival.slot) + kMessageHeaderBytes, request.bytes);
+  }
+  counters_.payload_received += request.bytes;
+  end(request, Request::State::kDone);
+  return Status();
+}
+
+Status VerbsEndpoint::take_announced(const Arrival& arrival, Request& request) {
+  Incoming& incoming = incoming_[arrival.header.rendezvous];
+  incoming.request = &request;  // from here on it is not lost in a failure
+  auto memory = port_.memory().hold(request.data, request.bytes, true);
+  if (!memory.ok()) return memory.status().with_context(fmt::format("receive from {}", peer()));
+  incoming.memory = std::move(*memory);
+  to_advertise_.push_back(arrival.header.rendezvous);
+  return Status();
+}
+
+Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
+  const std::uint32_t number = ntohl(completion.imm_data);
+  if (number >= incoming_.size() || incoming_[number].request == nullptr)
+    return bad_data("a segment of no message");
+  Incoming& incoming = incoming_[number];
+  Request& request = *incoming.request;
+  const std::uint32_t bytes = completion.byte_len;
+  if (bytes == 0 || bytes > request.bytes - request.transferred)
+    return bad_data("more bytes of a message than it has");
+  last_arrival_ = Clock::now();
+  request.transferred += bytes;
+  counters_.payload_received += bytes;
+  counters_.wire_received += bytes;
+  ++segments_freed_;
+  ONEBIT_RETURN_IF_ERROR(queues_->renew_segment(VerbsQueues::index(completion.wr_id)));
+  if (request.transferred < request.bytes) return Status();
+  incoming = Incoming();
+  end(request, Request::State::kDone);
+  return arrivals_.empty() ? Status() : match();
+}
+
+std::optional<WaitingMessage> VerbsEndpoint::waiting_message() const {
+  if (arrivals_.empty()) return std::nullopt;
+  const MessageHeader& header = arrivals_.front().header;
+  Request* previous = nullptr;
+  if (posted_for(header, previous) != nullptr) return std::nullopt;
+  return WaitingMessage{header.tag, header.bytes, !posted_.empty()};
+}
+
+}  // namespace onebit::transport

@@ -1,0 +1,192 @@
+// The sending direction of a VerbsEndpoint: from the queue to slots and segments, as credits allow.
+#include <algorithm>
+#include <cstring>
+
+#include "transport/verbs/verbs_endpoint.h"
+
+namespace onebit::transport {
+namespace {
+
+constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
+
+}  // namespace
+
+Status VerbsEndpoint::send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
+                           std::uint32_t check, Memory* /*memory*/) {
+  ONEBIT_RETURN_IF_ERROR(check_usable(request));
+  if (finishing_) return Status::error(Code::kInvalidUsage, "{}: send after finish", peer());
+  if (bytes > kMaxMessageBytes) return Status::error(Code::kInvalidArgument, "a message of {} bytes", bytes);
+  request.state = Request::State::kPending;
+  // Only read from.
+  request.data = static_cast<std::byte*>(const_cast<void*>(data));
+  request.capacity = request.bytes = bytes;
+  request.transferred = request.assigned = 0;
+  request.tag = tag;
+  request.check = check;
+  request.sequence = next_send_++;
+  sends_.push(request);
+  pump();
+  return Status();
+}
+
+/// Posts whatever there are credits and room for.
+void VerbsEndpoint::pump() {
+  if (!usable() || !broken_.ok()) return;
+  if (open_) {
+    if (Status posted = post_waiting(); !posted.ok()) return fail(std::move(posted));
+  }
+  try_goodbye();
+}
+
+Status VerbsEndpoint::post_waiting() {
+  while (!to_advertise_.empty()) {
+    const int slot = queues_->take_slot();
+    if (slot < 0) return Status();
+    const std::uint32_t number = to_advertise_.front();
+    to_advertise_.pop_front();
+    const Incoming& incoming = incoming_[number];
+    MessageHeader header;
+    header.kind = MessageKind::kAdvertise;
+    header.rendezvous = number;
+    header.address = reinterpret_cast<std::uintptr_t>(incoming.request->data);
+    header.key = incoming.memory.remote_key();
+    ONEBIT_RETURN_IF_ERROR(send_message(slot, header, nullptr));
+  }
+  for (bool sent = true; sent && !sends_.empty();) ONEBIT_RETURN_IF_ERROR(send_next(sent));
+  ONEBIT_RETURN_IF_ERROR(write_segments());
+  if (!credits_are_due()) return Status();
+  const int slot = queues_->take_slot();
+  if (slot < 0) return Status();
+  MessageHeader header;
+  header.kind = MessageKind::kCredits;
+  return send_message(slot, header, nullptr);
+}
+
+Status VerbsEndpoint::send_message(int slot, MessageHeader& header, const std::byte* data) {
+  header.slots_freed = slots_told_ = slots_freed_;
+  header.segments_freed = segments_told_ = segments_freed_;
+  std::byte* const to = queues_->slot(slot);
+  encode_message(header, to);
+  std::size_t bytes = kMessageHeaderBytes;
+  if (header.kind == MessageKind::kEager && header.bytes > 0) {
+    std::memcpy(to + kMessageHeaderBytes, data, header.bytes);
+    bytes += header.bytes;
+  }
+  counters_.wire_sent += bytes;
+  return queues_->send_slot(slot, bytes).with_context(peer());
+}
+
+/// Sends or announces the first request, if that is possible now.
+Status VerbsEndpoint::send_next(bool& sent) {
+  sent = false;
+  Request& request = *sends_.first();
+  if (slots_used_ - peer_slots_freed_ >= peer_sizes_.slots) return Status();
+  if (request.capacity > most_eager()) return announce(request, sent);
+  const int slot = queues_->take_slot();
+  if (slot < 0) return Status();
+  MessageHeader header;
+  header.kind = MessageKind::kEager;
+  header.sequence = request.sequence;
+  header.tag = request.tag;
+  header.check = request.check;
+  header.bytes = request.capacity;
+  ++slots_used_;
+  sends_.pop();
+  const Status posted = send_message(slot, header, request.data);
+  counters_.payload_sent += request.capacity;
+  end(request, Request::State::kDone);  // its bytes are in the slot
+  sent = true;
+  return posted;
+}
+
+Status VerbsEndpoint::announce(Request& request, bool& sent) {
+  const auto free = std::find_if(outgoing_.begin(), outgoing_.end(),
+                                 [](const Outgoing& outgoing) { return outgoing.request == nullptr; });
+  if (free == outgoing_.end()) return Status();
+  const int slot = queues_->take_slot();
+  if (slot < 0) return Status();
+  auto memory = port_.memory().hold(request.data, request.capacity, false);
+  if (!memory.ok()) return memory.status().with_context(fmt::format("send to {}", peer()));
+  MessageHeader header;
+  header.kind = MessageKind::kAnnounce;
+  header.sequence = request.sequence;
+  header.tag = request.tag;
+  header.check = request.check;
+  header.rendezvous = static_cast<std::uint32_t>(free - outgoing_.begin());
+  header.bytes = request.capacity;
+  ++slots_used_;
+  sends_.pop();
+  *free = Outgoing{&request, std::move(*memory), 0, 0, 0};
+  sent = true;
+  return send_message(slot, header, nullptr);
+}
+
+Status VerbsEndpoint::take_advertisement(const MessageHeader& header) {
+  if (header.rendezvous >= outgoing_.size()) return bad_data("an advertisement for no message");
+  Outgoing& outgoing = outgoing_[header.rendezvous];
+  if (outgoing.request == nullptr || outgoing.address != 0 || header.address == 0) {
+    return bad_data("an advertisement for no message");
+  }
+  outgoing.address = header.address;
+  outgoing.key = header.key;
+  writing_.push_back(header.rendezvous);
+  return Status();
+}
+
+/// Segments go to the data pairs in turn; a pair whose queue is full is passed over.
+Status VerbsEndpoint::write_segments() {
+  std::size_t full = 0;
+  while (!writing_.empty() && full < under_way_.size()) {
+    if (segments_used_ - peer_segments_freed_ >= peer_sizes_.segments) return Status();
+    const std::size_t pair = turn_;
+    turn_ = (turn_ + 1) % under_way_.size();
+    if (queues_->segment_room(pair) == 0) {
+      ++full;
+      continue;
+    }
+    full = 0;
+    const std::uint32_t number = writing_.front();
+    Outgoing& outgoing = outgoing_[number];
+    Request& request = *outgoing.request;
+    const auto bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(request.capacity - request.assigned, core_->sizes.segment_bytes));
+    ONEBIT_RETURN_IF_ERROR(queues_
+                               ->write_segment(pair, request.data + request.assigned, bytes,
+                                               outgoing.memory.local_key(),
+                                               outgoing.address + request.assigned, outgoing.key, number)
+                               .with_context(peer()));
+    ++segments_used_;
+    ++outgoing.segments_under_way;
+    under_way_[pair].push_back({number, bytes});
+    request.assigned += bytes;
+    counters_.wire_sent += bytes;
+    if (request.assigned == request.capacity) writing_.pop_front();
+  }
+  return Status();
+}
+
+Status VerbsEndpoint::on_segment_sent(std::size_t pair) {
+  queues_->segment_sent(pair);
+  const Segment segment = under_way_[pair].front();
+  under_way_[pair].pop_front();
+  Outgoing& outgoing = outgoing_[segment.rendezvous];
+  Request& request = *outgoing.request;
+  --outgoing.segments_under_way;
+  request.transferred += segment.bytes;
+  counters_.payload_sent += segment.bytes;
+  if (outgoing.segments_under_way > 0 || request.assigned < request.capacity) return Status();
+  outgoing = Outgoing();
+  end(request, Request::State::kDone);
+  return Status();
+}
+
+/// False when the peer says to have freed what it never had.
+bool VerbsEndpoint::take_credits(const MessageHeader& header) {
+  if (header.slots_freed - peer_slots_freed_ > slots_used_ - peer_slots_freed_) return false;
+  if (header.segments_freed - peer_segments_freed_ > segments_used_ - peer_segments_freed_) return false;
+  peer_slots_freed_ = header.slots_freed;
+  peer_segments_freed_ = header.segments_freed;
+  return true;
+}
+
+}  // namespace onebit::transport

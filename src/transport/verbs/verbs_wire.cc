@@ -1,0 +1,157 @@
+#include "transport/verbs/verbs_wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/little_endian.h"
+
+namespace onebit::transport {
+namespace {
+
+constexpr std::uint16_t kMessageMagic = 0x1B5B;
+constexpr std::uint8_t kIntroductionVersion = 1;
+// kind u8 | version u8 | ethernet u8 | mtu u8 | lid u16 | pairs u16 | gid 16 | first packet u32 | slots u32 |
+// slot bytes u32 | rendezvous u32 | segments u32, then u32 for each pair
+constexpr std::size_t kIntroductionFixed = 44;
+static_assert(kIntroductionFixed + 4 * (1 + kMaxPairs) <= kMaxControlBytes);
+
+bool sound(const QueueSizes& sizes) noexcept {
+  const auto within = [](std::uint32_t value) { return value >= 1 && value <= QueueSizes::kMost; };
+  return within(sizes.slots) && within(sizes.rendezvous) && within(sizes.segments) &&
+         sizes.slot_bytes >= kMessageHeaderBytes && sizes.slot_bytes <= 1U << 20;
+}
+
+}  // namespace
+
+void encode_message(const MessageHeader& header, std::byte* to) noexcept {
+  std::memset(to, 0, kMessageHeaderBytes);
+  wire::store(to, kMessageMagic);
+  to[2] = static_cast<std::byte>(header.kind);
+  wire::store(to + 4, header.sequence);
+  wire::store(to + 8, header.tag);
+  wire::store(to + 16, header.check);
+  wire::store(to + 20, header.rendezvous);
+  wire::store(to + 24, header.bytes);
+  wire::store(to + 32, header.address);
+  wire::store(to + 40, header.key);
+  wire::store(to + 44, header.slots_freed);
+  wire::store(to + 48, header.segments_freed);
+}
+
+const char* decode_message(const std::byte* from, std::size_t bytes, MessageHeader& header) noexcept {
+  if (bytes < kMessageHeaderBytes || wire::load<std::uint16_t>(from) != kMessageMagic) {
+    return "bytes that are no message";
+  }
+  header.kind = static_cast<MessageKind>(from[2]);
+  header.sequence = wire::load<std::uint32_t>(from + 4);
+  header.tag = wire::load<std::uint64_t>(from + 8);
+  header.check = wire::load<std::uint32_t>(from + 16);
+  header.rendezvous = wire::load<std::uint32_t>(from + 20);
+  header.bytes = wire::load<std::uint64_t>(from + 24);
+  header.address = wire::load<std::uint64_t>(from + 32);
+  header.key = wire::load<std::uint32_t>(from + 40);
+  header.slots_freed = wire::load<std::uint32_t>(from + 44);
+  header.segments_freed = wire::load<std::uint32_t>(from + 48);
+  const std::size_t behind = bytes - kMessageHeaderBytes;
+  switch (header.kind) {
+    case MessageKind::kEager:
+      return header.bytes == behind ? nullptr : "a message of another size than it says";
+    case MessageKind::kAnnounce:
+      return behind == 0 && header.bytes > 0 && header.bytes < 1ULL << 46 ? nullptr
+                                                                          : "a message of an impossible size";
+    case MessageKind::kAdvertise:
+    case MessageKind::kCredits:
+      return behind == 0 ? nullptr : "a message with more behind it than it has";
+  }
+  return "a message of an unknown kind";
+}
+
+std::vector<std::byte> encode_introduction(const Introduction& introduction) {
+  std::vector<std::byte> bytes(kIntroductionFixed + 4 * introduction.pairs.size());
+  std::byte* const to = bytes.data();
+  to[0] = static_cast<std::byte>(ControlKind::kIntroduction);
+  to[1] = std::byte{kIntroductionVersion};
+  to[2] = std::byte{introduction.ethernet};
+  to[3] = std::byte{introduction.mtu};
+  wire::store(to + 4, introduction.lid);
+  wire::store(to + 6, static_cast<std::uint16_t>(introduction.pairs.size()));
+  std::memcpy(to + 8, introduction.gid.raw, sizeof introduction.gid.raw);
+  wire::store(to + 24, introduction.first_packet);
+  wire::store(to + 28, introduction.sizes.slots);
+  wire::store(to + 32, introduction.sizes.slot_bytes);
+  wire::store(to + 36, introduction.sizes.rendezvous);
+  wire::store(to + 40, introduction.sizes.segments);
+  for (std::size_t i = 0; i < introduction.pairs.size(); ++i) {
+    wire::store(to + kIntroductionFixed + 4 * i, introduction.pairs[i]);
+  }
+  return bytes;
+}
+
+std::vector<std::byte> encode_ready() {
+  return {static_cast<std::byte>(ControlKind::kReady)};
+}
+
+std::vector<std::byte> encode_goodbye(std::uint32_t messages) {
+  std::vector<std::byte> bytes(5);
+  bytes[0] = static_cast<std::byte>(ControlKind::kGoodbye);
+  wire::store(bytes.data() + 1, messages);
+  return bytes;
+}
+
+std::vector<std::byte> encode_hello(std::span<const std::byte> users, const Introduction& introduction) {
+  const std::vector<std::byte> introducing = encode_introduction(introduction);
+  std::vector<std::byte> bytes(1 + users.size() + introducing.size());
+  bytes[0] = static_cast<std::byte>(users.size());
+  std::copy(introducing.begin(), introducing.end(), std::copy(users.begin(), users.end(), bytes.begin() + 1));
+  return bytes;
+}
+
+Result<Hello> decode_hello(std::span<const std::byte> bytes) {
+  const Status bad(Code::kDataError, "its hello is malformed");
+  if (bytes.empty()) return bad;
+  const auto users = static_cast<std::size_t>(bytes[0]);
+  if (users > kMaxUserHello || bytes.size() < 1 + users) return bad;
+  Hello hello;
+  hello.users.assign(bytes.begin() + 1, bytes.begin() + 1 + static_cast<std::ptrdiff_t>(users));
+  ONEBIT_ASSIGN_OR_RETURN(ControlMessage message, decode_control(bytes.subspan(1 + users)));
+  if (message.kind != ControlKind::kIntroduction) return bad;
+  hello.introduction = std::move(message.introduction);
+  return hello;
+}
+
+Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
+  const Status bad(Code::kDataError, "what it said on the control connection is malformed");
+  if (bytes.empty()) return bad;
+  ControlMessage message;
+  message.kind = static_cast<ControlKind>(bytes[0]);
+  if (message.kind == ControlKind::kReady && bytes.size() == 1) return message;
+  if (message.kind == ControlKind::kGoodbye && bytes.size() == 5) {
+    message.messages = wire::load<std::uint32_t>(bytes.data() + 1);
+    return message;
+  }
+  if (message.kind != ControlKind::kIntroduction || bytes.size() < kIntroductionFixed) return bad;
+  if (bytes[1] != std::byte{kIntroductionVersion}) {
+    return Status(Code::kInvalidUsage, "it has another version of onebit's verbs transport");
+  }
+  const std::byte* const from = bytes.data();
+  Introduction& introduction = message.introduction;
+  introduction.ethernet = from[2] != std::byte{0};
+  introduction.mtu = static_cast<std::uint8_t>(from[3]);
+  introduction.lid = wire::load<std::uint16_t>(from + 4);
+  const auto pairs = wire::load<std::uint16_t>(from + 6);
+  std::memcpy(introduction.gid.raw, from + 8, sizeof introduction.gid.raw);
+  introduction.first_packet = wire::load<std::uint32_t>(from + 24);
+  introduction.sizes.slots = wire::load<std::uint32_t>(from + 28);
+  introduction.sizes.slot_bytes = wire::load<std::uint32_t>(from + 32);
+  introduction.sizes.rendezvous = wire::load<std::uint32_t>(from + 36);
+  introduction.sizes.segments = wire::load<std::uint32_t>(from + 40);
+  if (pairs < 2 || pairs > 1 + kMaxPairs || bytes.size() != kIntroductionFixed + 4UL * pairs) return bad;
+  if (!sound(introduction.sizes) || introduction.mtu < IBV_MTU_256 || introduction.mtu > IBV_MTU_4096)
+    return bad;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    introduction.pairs.push_back(wire::load<std::uint32_t>(from + kIntroductionFixed + 4 * i));
+  }
+  return message;
+}
+
+}  // namespace onebit::transport

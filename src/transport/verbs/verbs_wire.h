@@ -1,0 +1,96 @@
+// What two ends of the verbs transport say to each other, little endian.
+//
+// Over the queue pair for messages, a header of 56 bytes in a receive slot, an eager message's bytes behind
+// it:
+//   0 magic u16 | 2 kind u8 | 3 zero u8 | 4 sequence u32 | 8 tag u64 | 16 check u32 | 20 rendezvous u32 |
+//   24 message bytes u64 | 32 address u64 | 40 key u32 | 44 slots freed u32 | 48 segments freed u32 | 52 zero
+//   u32
+// eager: message number `sequence` of this direction. announce: the same without its bytes, which will be
+//   written into advertised memory as `rendezvous`. advertise: where they are to be written. credits: nothing
+//   but the two counts, which every header has: how many slots and segments this end has freed since the
+//   beginning, modulo 2^32.
+// // Over the control connection: the connecting end introduces itself in the hello, the accepting one when
+// it can receive; the connecting one answers `ready` when it can, too. Last, at an orderly end, a goodbye
+// with the number of messages that were sent. Pure functions; any thread.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace onebit::transport {
+
+enum class MessageKind : std::uint8_t { kEager = 1, kAnnounce = 2, kAdvertise = 3, kCredits = 4 };
+
+inline constexpr std::size_t kMessageHeaderBytes = 56;
+
+struct MessageHeader {
+  MessageKind kind = MessageKind::kCredits;
+  std::uint32_t sequence = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t check = 0;
+  std::uint32_t rendezvous = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;
+  std::uint32_t key = 0;
+  std::uint32_t slots_freed = 0;
+  std::uint32_t segments_freed = 0;
+};
+void encode_message(const MessageHeader& header, std::byte* to) noexcept;
+/// Null when the header is sound in itself, else what is wrong with it.
+const char* decode_message(const std::byte* from, std::size_t bytes, MessageHeader& header) noexcept;
+
+/// How much each end of a connection has room for. Every send is within what the other end has said, so no
+/// queue can overrun.
+struct QueueSizes {
+  std::uint32_t slots = 32;               ///< messages that may come before they are matched
+  std::uint32_t slot_bytes = 8 << 10;     ///< of a message with its header
+  std::uint32_t rendezvous = 8;           ///< large messages under way in one direction
+  std::uint32_t segments = 32;            ///< writes under way into this end
+  std::uint32_t segment_bytes = 1 << 20;  ///< of a write, at most; the writer's own matter
+
+  static constexpr std::uint32_t kMost = 4096;
+};
+inline constexpr std::uint32_t kMaxPairs = 16;  ///< for data, of a connection
+
+/// What a peer must know to reach this end's queue pairs.
+struct Introduction {
+  bool ethernet = false;
+  std::uint8_t mtu = 0;  ///< ibv_mtu
+  std::uint16_t lid = 0;
+  ibv_gid gid{};
+  std::uint32_t first_packet = 0;
+  QueueSizes sizes;
+  std::vector<std::uint32_t> pairs;  ///< numbers; the first is for messages, the others for data
+};
+
+enum class ControlKind : std::uint8_t { kIntroduction = 1, kReady = 2, kGoodbye = 3 };
+inline constexpr std::size_t kMaxUserHello = 64;
+inline constexpr std::size_t kMaxControlBytes = 128;
+
+/// The hello of a control connection: the user's, up to kMaxUserHello bytes, and an introduction.
+std::vector<std::byte> encode_hello(std::span<const std::byte> users, const Introduction& introduction);
+struct Hello {
+  std::vector<std::byte> users;
+  Introduction introduction;
+};
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+
+std::vector<std::byte> encode_introduction(const Introduction& introduction);
+std::vector<std::byte> encode_ready();
+std::vector<std::byte> encode_goodbye(std::uint32_t messages);
+
+struct ControlMessage {
+  ControlKind kind = ControlKind::kReady;
+  Introduction introduction;
+  std::uint32_t messages = 0;  ///< of a goodbye
+};
+/// kDataError for bytes that are none of these.
+Result<ControlMessage> decode_control(std::span<const std::byte> bytes);
+
+}  // namespace onebit::transport
