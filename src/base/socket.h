@@ -61,9 +61,9 @@ int connect_error(int fd) noexcept;
 Result<UniqueSocket> accept_from(int listener, SocketAddress* peer);
 Result<SocketAddress> local_address(int fd);
 
-/// TCP_NODELAY, buffer sizes (0 = the system's tuning), and keep-alive so that a dead link shows within about
-/// `link_timeout` where nothing is in flight. (Not TCP_USER_TIMEOUT: it would also end connections to a rank
-/// which is alive but busy, whose window is closed.)
+/// TCP_NODELAY, buffer sizes and IP's traffic class (0 = the system's own), and keep-alive so that a dead
+/// link shows within about `link_timeout` where nothing is in flight. (Not TCP_USER_TIMEOUT: it would also
+/// end connections to a rank which is alive but busy, whose window is closed.)
 Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf,
                 std::uint32_t traffic_class = 0);
 

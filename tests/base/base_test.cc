@@ -8,6 +8,7 @@
 #include "base/socket.h"
 #include "base/status.h"
 #include "base/types.h"
+#include "base/unique_fd.h"
 
 namespace onebit {
 namespace {
@@ -112,6 +113,23 @@ TEST(Sockets, ConnectAcceptAndReportTheOtherEnd) {
   ASSERT_TRUE(*server);
   EXPECT_EQ("127.0.0.2", peer.host()) << "the source address that was asked for";
   EXPECT_TRUE(tune_tcp(client->get(), std::chrono::seconds(30), 1 << 20, 1 << 20).ok());
+}
+
+TEST(Sockets, ATrafficClassIsThatOfTheSocketsFamily) {
+  struct Family {
+    int domain, level, option;
+  };
+  for (const Family& family : {Family{AF_INET, IPPROTO_IP, IP_TOS}, {AF_INET6, IPPROTO_IPV6, IPV6_TCLASS}}) {
+    const UniqueFd fd(::socket(family.domain, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd) GTEST_SKIP() << "this machine has no sockets of family " << family.domain;
+    for (const std::uint32_t asked : {0U, 0x20U, 0xB8U}) {  // 0 leaves it as it is
+      ASSERT_TRUE(tune_tcp(fd.get(), std::chrono::seconds(30), 0, 0, asked).ok());
+      int value = -1;
+      socklen_t length = sizeof value;
+      ASSERT_EQ(0, ::getsockopt(fd.get(), family.level, family.option, &value, &length));
+      EXPECT_EQ(static_cast<int>(asked), value);
+    }
+  }
 }
 
 TEST(Sockets, APortRangeIsKeptAndItsExhaustionNamed) {

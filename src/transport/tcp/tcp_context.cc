@@ -105,7 +105,7 @@ Result<std::unique_ptr<Endpoint>> TcpContext::connect(std::size_t device, const 
 
 Status TcpContext::progress(milliseconds timeout, std::vector<Request*>& completed) try {
   core_->poller.enter();
-  core_->polled = timeout.count() == 0;
+  core_->polled = timeout.count() == 0 && core_->endpoints.size() == 1;
   const Status status = look() ? Status() : run(timeout);
   for (TcpEndpoint* endpoint : core_->reporting) endpoint->report(completed);
   core_->reporting.clear();
@@ -120,8 +120,8 @@ Status TcpContext::progress(milliseconds timeout, std::vector<Request*>& complet
 /// A caller that polls one connection: most likely the next message comes where the last one came, and to
 /// read from that flow takes less time than to ask the set first. True when that was done.
 bool TcpContext::look() {
-  if (!core_->polled || core_->recent == nullptr || core_->endpoints.size() != 1 || core_->notable ||
-      core_->poller.watched() || core_->poller.has_ready() || ++looks_ % kLooks == 0) {
+  if (!core_->polled || core_->recent == nullptr || core_->notable || core_->poller.watched() ||
+      core_->poller.has_ready() || ++looks_ % kLooks == 0) {
     return false;
   }
   return core_->recent->endpoint.look_at(*core_->recent);

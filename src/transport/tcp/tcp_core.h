@@ -34,7 +34,7 @@ struct TcpCore {
   Settings settings;
   Poller poller;
   bool notable = false;  ///< something happened for which progress() returns
-  bool polled = false;   ///< the caller of progress() does not wait in it, and comes again at once
+  bool polled = false;   ///< the caller of progress() looks at one endpoint, and comes again at once
   // Room for all endpoints is reserved in each of the three when one is made: adding never fails.
   std::vector<TcpEndpoint*> endpoints;
   std::vector<TcpEndpoint*> failed;     ///< in the order of failing
