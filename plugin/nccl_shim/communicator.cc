@@ -1,8 +1,5 @@
 #include "communicator.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <array>
 #include <cstdlib>
 #include <mutex>
@@ -10,29 +7,12 @@
 
 #include "api/tags.h"
 #include "base/log.h"
-#include "watchdog.h"
 
 namespace onebit::shim {
 namespace {
 
 /// How rules see the tag of a call that has none.
 constexpr std::string_view kUntagged = "untagged";
-
-std::uint64_t hash(std::string_view text) {
-  return XXH64(text.data(), text.size(), 0);
-}
-
-/// What ranks must agree on to decide alike and to understand each other: names, and numbers that are equal
-/// when they do.
-constexpr std::size_t kAgreed = 8;
-constexpr std::array<std::string_view, kAgreed> kAgreedNames = {
-    "the version of onebit", "ONEBIT_COMPRESS", "ONEBIT_MIN_SIZE",     "ONEBIT_BLOCK",
-    "ONEBIT_SCALE",          "ONEBIT_CHUNK",    "ONEBIT_WARMUP_CALLS", "the communicator's name"};
-
-std::array<std::uint64_t, kAgreed> agreed_numbers(const Settings& settings, std::string_view name) {
-  return {cuda::kLibraryVersion,  hash(settings.compress), settings.min_size,     settings.block,
-          settings.scale_is_mean, settings.chunk,          settings.warmup_calls, hash(name)};
-}
 
 const ShimSettings& settings() {
   return *shim_settings();
@@ -88,49 +68,6 @@ bool Communicator::learn_place() {
 
 Communicator::~Communicator() {
   if (device_side_ != nullptr) settings().library->destroy(device_side_);
-}
-
-nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Communicator>>& all) {
-  std::vector<cuda::Comparison> comparisons;
-  std::vector<Communicator*> compared;
-  std::vector<std::array<std::uint64_t, kAgreed>> mine(all.size());
-  std::vector<std::vector<std::uint64_t>> found(all.size());
-  for (const auto& one : all) {
-    if (one->device_side_ == nullptr) continue;
-    const std::size_t i = compared.size();
-    mine[i] = agreed_numbers(settings().settings, one->name());
-    found[i].resize(kAgreed * static_cast<std::size_t>(one->ranks_));
-    comparisons.push_back({one->device_side_, mine[i].data(), kAgreed, found[i].data()});
-    compared.push_back(one.get());
-  }
-  if (comparisons.empty()) return nccl::kSuccess;
-  const std::chrono::milliseconds patience = settings().settings.init_timeout;
-  Watchdog watchdog(patience, [&] {
-    for (Communicator* const one : compared) one->give_up();
-  });
-  const nccl::Result result = settings().library->compare(comparisons.data(), comparisons.size());
-  if (watchdog.dismiss()) {
-    for (const Communicator* const one : compared) {
-      log(LogLevel::kWarn,
-          "communicator '{}', rank {} of {}: not all ranks told their settings within {} s "
-          "(ONEBIT_INIT_TIMEOUT): "
-          "look for a rank that failed when it made the communicator",
-          one->name(), one->rank_, one->ranks_, std::chrono::duration<double>(patience).count());
-    }
-    return nccl::kSystemError;
-  }
-  if (result != nccl::kSuccess) return result;
-  for (std::size_t i = 0; i < compared.size(); ++i) {
-    for (std::size_t k = 0; k < found[i].size(); ++k) {
-      if (found[i][k] == found[i][k % kAgreed]) continue;
-      compared[i]->obstacle_ =
-          fmt::format("rank {} differs from rank 0 in {}", k / kAgreed, kAgreedNames[k % kAgreed]);
-      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name(),
-          compared[i]->ranks_, compared[i]->obstacle_);
-      break;
-    }
-  }
-  return nccl::kSuccess;
 }
 
 bool Communicator::exact(const Arguments& call, std::string_view reason) {
@@ -223,6 +160,10 @@ bool Communicator::accepts_buffers(const Arguments& call) {
   return true;
 }
 
+void Communicator::close() {
+  if (device_side_ != nullptr) settings().library->close(device_side_);
+}
+
 void Communicator::abort() {
   if (device_side_ != nullptr) settings().library->abort(device_side_);
 }
@@ -230,7 +171,7 @@ void Communicator::abort() {
 void Communicator::give_up() {
   if (is_given_up_.exchange(true)) return;
   abort();
-  if (real_->abort != nullptr) real_->abort(comm_);
+  if (real_->functions.abort != nullptr) real_->functions.abort(comm_);
 }
 
 void Communicator::log_summary() {

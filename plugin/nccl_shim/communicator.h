@@ -45,9 +45,10 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator();
 
-  /// Compares the settings of all ranks of each; where they differ, all its calls go the exact way.
-  /// Collective. Ends with an error, and them aborted, when a rank does not come within ONEBIT_INIT_TIMEOUT.
-  static nccl::Result compare_settings(const std::vector<std::shared_ptr<Communicator>>& all);
+  /// Compares the settings of all ranks of each; where they differ, all its calls go the exact way. Makes two
+  /// levels where they fit. Collective. Ends with an error, and them aborted, when a rank does not come
+  /// within ONEBIT_INIT_TIMEOUT.
+  static nccl::Result meet(const std::vector<std::shared_ptr<Communicator>>& all);
 
   /// Whether the call is to be compressed, and under which tag ("": recognised by its buffer). Counts it;
   /// says why not at INFO.
@@ -66,6 +67,8 @@ class Communicator {
   const std::string& name() const { return making_.name; }
   bool is_blocking() const { return making_.is_blocking; }
   bool is_everywhere() const { return making_.is_everywhere; }
+  /// NCCL is about to destroy it.
+  void close();
   /// NCCL is about to abort it. Any thread.
   void abort();
   /// Aborts it, NCCL's part too, once: the job is not to have it. Any thread.
@@ -81,6 +84,12 @@ class Communicator {
 
   Communicator(const RealNccl* real, nccl::Comm comm, Making making)
       : real_(real), comm_(comm), making_(std::move(making)) {}
+  /// What the ranks of those in `compared` have told, of each.
+  using Told = std::vector<std::vector<std::uint64_t>>;
+  static nccl::Result exchange(const std::vector<Communicator*>& compared, Told* told);
+  /// Finds a difference in what ranks of one have told.
+  void compare(const std::vector<std::uint64_t>& told);
+  static nccl::Result make_levels(const std::vector<Communicator*>& compared, const Told& told);
   /// Its size, rank and device by NCCL.
   bool learn_place();
   bool is_warming_up(const std::string& tag, const Arguments& call);

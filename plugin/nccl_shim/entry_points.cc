@@ -123,16 +123,18 @@ nccl::Result reduce(const void* caller, const Arguments& a, Comm comm) {
 }
 
 /// Ends a communicator by `function`; our part of it ends after NCCL's, and after the last call in it.
-nccl::Result end(const void* caller, Comm comm, nccl::Result (*RealNccl::*function)(Comm), bool aborts) {
+nccl::Result end(const void* caller, Comm comm, nccl::Result (*nccl::Functions::*function)(Comm),
+                 bool aborts) {
   return forward(caller, [&](const RealNccl& real) {
     const std::shared_ptr<Communicator> communicator = is_active() ? remove(comm) : nullptr;
-    if (communicator == nullptr) return call(real.*function, comm);
+    if (communicator == nullptr) return call(real.functions.*function, comm);
     if (aborts) {
       communicator->abort();
     } else {
       communicator->log_summary();
+      communicator->close();
     }
-    return call(communicator->real().*function, comm);
+    return call(communicator->real().functions.*function, comm);
   });
 }
 
@@ -218,11 +220,11 @@ ONEBIT_NCCL ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* con
 }
 
 ONEBIT_NCCL ncclCommDestroy(Comm comm) {
-  return end(ONEBIT_CALLER, comm, &RealNccl::destroy, false);
+  return end(ONEBIT_CALLER, comm, &nccl::Functions::destroy, false);
 }
 
 ONEBIT_NCCL ncclCommAbort(Comm comm) {
-  return end(ONEBIT_CALLER, comm, &RealNccl::abort, true);
+  return end(ONEBIT_CALLER, comm, &nccl::Functions::abort, true);
 }
 
 // ---- tags: for jobs that find these by dlsym ----

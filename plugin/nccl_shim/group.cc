@@ -70,7 +70,7 @@ nccl::Result take_over_now(const std::vector<NewCommunicator>& made) {
     }
     all.push_back(*communicator);
   }
-  if (result == nccl::kSuccess) result = Communicator::compare_settings(all);
+  if (result == nccl::kSuccess) result = Communicator::meet(all);
   if (result == nccl::kSuccess) {
     for (const auto& communicator : all) add(communicator);
     return nccl::kSuccess;
@@ -81,8 +81,8 @@ nccl::Result take_over_now(const std::vector<NewCommunicator>& made) {
     const auto is_its = [&](const auto& communicator) { return communicator->comm() == comm; };
     if (const auto ours = std::find_if(all.begin(), all.end(), is_its); ours != all.end()) {
       (*ours)->give_up();
-    } else if (one.real->abort != nullptr) {
-      one.real->abort(comm);
+    } else if (one.real->functions.abort != nullptr) {
+      one.real->functions.abort(comm);
     }
   }
   return result;

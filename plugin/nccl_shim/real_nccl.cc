@@ -77,6 +77,11 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, kProbe, f.all_reduce);
   resolve(handle, "pncclReduceScatter", f.reduce_scatter);
   resolve(handle, "pncclAllGather", f.all_gather);
+  resolve(handle, "pncclReduce", f.reduce);
+  resolve(handle, "pncclBroadcast", f.broadcast);
+  resolve(handle, "pncclCommSplit", f.split);
+  resolve(handle, "pncclCommDestroy", f.destroy);
+  resolve(handle, "pncclCommAbort", f.abort);
   resolve(handle, "pncclCommGetAsyncError", f.async_error);
   resolve(handle, "pncclGetErrorString", f.error_string);
   resolve(handle, "pncclGetUniqueId", table->get_unique_id);
@@ -85,8 +90,6 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, "pncclCommInitRankScalable", table->init_rank_scalable);
   resolve(handle, "pncclCommInitAll", table->init_all);
   resolve(handle, "pncclCommSplit", table->split);
-  resolve(handle, "pncclCommDestroy", table->destroy);
-  resolve(handle, "pncclCommAbort", table->abort);
   resolve(handle, "pncclCommCount", table->count);
   resolve(handle, "pncclCommUserRank", table->user_rank);
   resolve(handle, "pncclCommCuDevice", table->device);

@@ -44,8 +44,6 @@ struct RealNccl {
                                      Config* config) = nullptr;
   nccl::Result (*init_all)(nccl::Comm* comms, int devices, const int* list) = nullptr;
   nccl::Result (*split)(nccl::Comm comm, int color, int key, nccl::Comm* made, Config* config) = nullptr;
-  nccl::Result (*destroy)(nccl::Comm comm) = nullptr;
-  nccl::Result (*abort)(nccl::Comm comm) = nullptr;
   nccl::Result (*count)(nccl::Comm comm, int* count) = nullptr;
   nccl::Result (*user_rank)(nccl::Comm comm, int* rank) = nullptr;
   nccl::Result (*device)(nccl::Comm comm, int* device) = nullptr;

@@ -110,6 +110,8 @@ Show choice_shower(E Settings::*member, std::array<Choice<E>, N> choices) {
 
 constexpr std::array<Choice<bool>, 2> kScales{{{"rms", false}, {"mean", true}}};
 constexpr std::array<Choice<bool>, 2> kResidualTypes{{{"float", false}, {"bfloat16", true}}};
+constexpr std::array<Choice<TwoLevel>, 3> kTwoLevels{
+    {{"auto", TwoLevel::kAuto}, {"off", TwoLevel::kOff}, {"on", TwoLevel::kOn}}};
 constexpr std::array<Choice<SocketFamily>, 3> kFamilies{
     {{"any", SocketFamily::kAny}, {"AF_INET", SocketFamily::kIPv4}, {"AF_INET6", SocketFamily::kIPv6}}};
 constexpr std::array<Choice<LogLevel>, 4> kLevels{{{"NONE", LogLevel::kNone},
@@ -320,6 +322,11 @@ std::vector<SettingRow> make_rows() {
        "NCCL jobs: how residuals are kept in device memory; `bfloat16` takes half of it and rounds them.",
        choice_parser(&Settings::residuals_are_bfloat16, kResidualTypes),
        choice_shower(&Settings::residuals_are_bfloat16, kResidualTypes)},
+      {"ONEBIT_TWO_LEVEL", "", "`auto`, `off` or `on`",
+       "NCCL jobs whose ranks share nodes: allreduces are exact inside of a node and in 1 bit between nodes. "
+       "`auto` does "
+       "so where all nodes have as many ranks, and several; `on` also warns where that is not so.",
+       choice_parser(&Settings::two_level, kTwoLevels), choice_shower(&Settings::two_level, kTwoLevels)},
       {"ONEBIT_NCCL_LIBRARY", "", "the path of a library",
        "The NCCL whose functions libonebit-nccl.so calls. Unset: the one that the job has loaded.",
        text_parser(&Settings::nccl_library), text_shower(&Settings::nccl_library)},

@@ -27,6 +27,9 @@ struct PortRange {
   std::uint16_t last = 0;
 };
 
+/// Whether allreduces of NCCL jobs run in two levels.
+enum class TwoLevel : std::uint8_t { kAuto, kOff, kOn };
+
 struct Settings {
   // What is compressed, and how
   std::string compress = "all";
@@ -68,6 +71,7 @@ struct Settings {
   // Allreduces of NCCL jobs
   std::uint32_t warmup_calls = 0;
   bool residuals_are_bfloat16 = false;
+  TwoLevel two_level = TwoLevel::kAuto;
   std::string nccl_library;
   std::string cuda_library;
   // Messages

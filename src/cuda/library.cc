@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "collective/nccl/device_guard.h"
-#include "collective/nccl/nccl_communicator.h"
+#include "collective/nccl/levels.h"
 #include "optimizer/cuda/pass_queue.h"
 
 namespace onebit::cuda {
@@ -92,6 +92,19 @@ nccl::Result compare(Comparison* comparisons, std::size_t count) {
   });
 }
 
+nccl::Result make_levels(LevelRequest* requests, std::size_t count) {
+  return guarded([&] {
+    std::vector<nccl::Levels::Making> all;
+    for (LevelRequest& request : std::span(requests, count)) {
+      const nccl::CommunicatorOptions& options = request.communicator->options();
+      const auto place = nccl::place_of({request.hosts, options.codec.ranks}, options.codec.rank);
+      request.nodes = place ? place->nodes : 0;
+      if (place) all.push_back({request.communicator, *place});
+    }
+    return nccl::Levels::make(all);
+  });
+}
+
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
@@ -147,6 +160,8 @@ constexpr Library kLibrary = {
     .statistics = statistics,
     .reduce = reduce,
     .compare = compare,
+    .make_levels = make_levels,
+    .close = [](NcclCommunicator* communicator) { communicator->close(); },
     .is_capturing = is_capturing,
     .is_reachable = is_reachable,
     .set_log_level = [](int level) { onebit::set_log_level(static_cast<LogLevel>(level)); },

@@ -67,6 +67,13 @@ struct Comparison {
   std::uint64_t* all;
 };
 
+/// A communicator that is to have two levels where they fit: `hosts` has a number of each rank's node.
+struct LevelRequest {
+  nccl::NcclCommunicator* communicator;
+  const std::uint64_t* hosts;
+  unsigned nodes;  ///< out; 0: they do not fit
+};
+
 struct Library {
   int version;
   /// Null, with the reason in `message`, when it cannot be.
@@ -79,6 +86,10 @@ struct Library {
   nccl::Result (*reduce)(Reduction* calls, std::size_t count);
   /// Collective over all ranks of each; waits.
   nccl::Result (*compare)(Comparison* comparisons, std::size_t count);
+  /// Collective over all ranks of each; waits.
+  nccl::Result (*make_levels)(LevelRequest* requests, std::size_t count);
+  /// Before NCCL's communicator is destroyed.
+  void (*close)(nccl::NcclCommunicator* communicator);
   /// Whether the stream is being captured into a graph.
   bool (*is_capturing)(cudaStream_t stream);
   /// False when kernels on `device` cannot use the memory at `address`: host memory that is not registered.

@@ -179,6 +179,46 @@ TEST(ShimProcesses, TheFirstCallsAreExactWhileWarmingUp) {
   }
 }
 
+/// Nodes of two ranks each, as NCCL is told.
+std::vector<RankVariable> two_nodes(std::vector<RankVariable> more) {
+  for (const int rank : {0, 1, 2, 3}) more.push_back({rank, "NCCL_HOSTID", rank < 2 ? "first" : "second"});
+  more.push_back({-1, "ONEBIT_DEBUG", "INFO"});
+  return more;
+}
+
+/// 0 when sums of constants, which any way of compressing keeps exact, come out.
+int sum_constants(int rank, int ranks, ncclUniqueId id) {
+  return sum_exactly(rank, ranks, id, kCount, 2);
+}
+
+TEST(ShimProcesses, RanksThatShareNodesReduceInTwoLevelsUnlessToldNotTo) {
+  const auto outcomes = run_rank_processes(4, two_nodes({}), sum_constants);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("two levels, 2 nodes of 2 ranks"));
+    // Each rank has a half of the tensor between nodes.
+    EXPECT_THAT(outcome.output, HasSubstr("2 calls in 1 bit (80000 bytes,"));
+  }
+  for (const Outcome& outcome :
+       run_rank_processes(4, two_nodes({{-1, "ONEBIT_TWO_LEVEL", "off"}}), sum_constants)) {
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, Not(HasSubstr("two levels")));
+    EXPECT_THAT(outcome.output, HasSubstr("2 calls in 1 bit (160000 bytes,"));
+  }
+}
+
+TEST(ShimProcesses, TwoLevelsThatDoNotFitAreWarnedOfWhenAskedFor) {
+  for (const Outcome& outcome : run_rank_processes(2, {{-1, "ONEBIT_TWO_LEVEL", "on"}}, sum_constants)) {
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("ONEBIT_TWO_LEVEL=on, but its ranks are not several on each"));
+  }
+  for (const Outcome& outcome :
+       run_rank_processes(4, two_nodes({{2, "ONEBIT_TWO_LEVEL", "off"}}), sum_constants)) {
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("rank 2 differs from rank 0 in ONEBIT_TWO_LEVEL"));
+  }
+}
+
 TEST(ShimProcesses, ACommunicatorOfOneRankIsExact) {
   const auto outcomes = run_rank_processes(
       1, {{-1, "ONEBIT_DEBUG", "INFO"}},

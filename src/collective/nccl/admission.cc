@@ -113,10 +113,10 @@ Result Admission::ask(std::span<const Question> questions) {
       communicator.staging_ = std::max(communicator.staging_, question.staging);
     } else if (question.shape) {
       log(LogLevel::kWarn,
-          "rank {} has no device memory left to compress {} of {} elements: they go the exact way on all "
-          "ranks",
-          lacking - all.begin(), question.shape->scatters ? "reduce-scatters" : "allreduces",
-          question.shape->count);
+          "{} {} has no device memory left to compress {} of {} elements: they go the exact way on all of "
+          "them",
+          communicator.options_.peers, lacking - all.begin(),
+          question.shape->scatters ? "reduce-scatters" : "allreduces", question.shape->count);
     }
   }
   return kSuccess;
@@ -144,7 +144,11 @@ Result Admission::admit_shapes(std::span<Request> requests) {
 RequestQueues Admission::queues(std::span<Request> requests) {
   RequestQueues queues;
   for (Request& request : requests) {
-    if (request.compressed) queues[request.communicator].push_back(&request);
+    if (!request.compressed) continue;
+    const auto is_its = [&](const auto& queue) { return queue.first == request.communicator; };
+    auto queue = std::find_if(queues.begin(), queues.end(), is_its);
+    if (queue == queues.end()) queue = queues.insert(queue, {request.communicator, {}});
+    queue->second.push_back(&request);
   }
   return queues;
 }

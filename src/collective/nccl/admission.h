@@ -2,13 +2,16 @@
 #pragma once
 
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "collective/nccl/nccl_communicator.h"
 
 namespace onebit::nccl {
 
-/// Requests in their order, for each communicator on its own.
-using RequestQueues = std::map<NcclCommunicator*, std::vector<Request*>>;
+/// Requests in their order, for each communicator on its own; communicators in the order of their first
+/// requests, which is the same on all ranks: NCCL's operations of several on one stream have to follow it.
+using RequestQueues = std::vector<std::pair<NcclCommunicator*, std::vector<Request*>>>;
 
 class Admission {
  public:

@@ -56,6 +56,13 @@ struct Functions {
                            cudaStream_t stream);
   Result (*all_gather)(const void* send, void* receive, std::size_t count, Type type, Comm comm,
                        cudaStream_t stream);
+  Result (*reduce)(const void* send, void* receive, std::size_t count, Type type, Op op, int root, Comm comm,
+                   cudaStream_t stream);
+  Result (*broadcast)(const void* send, void* receive, std::size_t count, Type type, int root, Comm comm,
+                      cudaStream_t stream);
+  Result (*split)(Comm comm, int color, int key, Comm* made, void* config);  ///< null before 2.18
+  Result (*destroy)(Comm comm);
+  Result (*abort)(Comm comm);
   Result (*async_error)(Comm comm, Result* error);
   const char* (*error_string)(Result result);
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "collective/nccl/device_guard.h"
+#include "collective/nccl/levels.h"
 
 namespace onebit::nccl {
 
@@ -49,6 +50,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
 }
 
 NcclCommunicator::~NcclCommunicator() {
+  close();
   const DeviceGuard guard(options_.device);
   // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
   exchanged_ = DeviceMemory();
@@ -60,10 +62,32 @@ NcclCommunicator::~NcclCommunicator() {
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
 }
 
+void NcclCommunicator::abort() {
+  is_aborted_.store(true);
+  if (levels_ != nullptr) levels_->abort();
+}
+
+void NcclCommunicator::set_levels(std::unique_ptr<Levels> levels) {
+  levels_ = std::move(levels);
+}
+
+void NcclCommunicator::close() {
+  levels_.reset();
+}
+
 Statistics NcclCommunicator::statistics() const {
   Statistics now = statistics_;
   now.residual_bytes = slots_.bytes();
   now.resets = slots_.resets();
+  if (levels_ != nullptr) {
+    const Statistics between = levels_->compressed().statistics();
+    now.calls += between.calls;
+    now.batches += between.batches;
+    now.bytes += between.bytes;
+    now.sent_bytes += between.sent_bytes;
+    now.residual_bytes += between.residual_bytes;
+    now.resets += between.resets;
+  }
   return now;
 }
 

@@ -32,8 +32,9 @@ struct CommunicatorOptions {
   Comm comm = nullptr;
   Functions nccl{};  ///< of the library that made `comm`
   int device = 0;
-  std::size_t chunk = 0;  ///< elements, 0: automatic
-  CodecOptions codec;     ///< with no stream: the memory's is the communicator's own
+  std::size_t chunk = 0;       ///< elements, 0: automatic
+  const char* peers = "rank";  ///< what messages call its ranks
+  CodecOptions codec;          ///< with no stream: the memory's is the communicator's own
 };
 
 struct Statistics {
@@ -61,6 +62,8 @@ struct Request {
   bool compressed = false;
 };
 
+class Levels;
+
 /// Runs the requests in their order for each communicator. What fails is logged; the result is NCCL's.
 Result run(std::span<Request> requests);
 
@@ -86,8 +89,14 @@ class NcclCommunicator {
   Statistics statistics() const;
   /// Any thread: a call in progress ends before its next NCCL operation, since NCCL's communicator is about
   /// to go.
-  void abort() { is_aborted_.store(true); }
+  void abort();
   unsigned ranks() const { return options_.codec.ranks; }
+  const CommunicatorOptions& options() const { return options_; }
+  /// Null without.
+  const Levels* levels() const { return levels_.get(); }
+  void set_levels(std::unique_ptr<Levels> levels);
+  /// Ends NCCL's communicators that were made for it; before that one itself ends.
+  void close();
 
  private:
   friend class Running;
@@ -108,6 +117,7 @@ class NcclCommunicator {
   cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
+  std::unique_ptr<Levels> levels_;
   /// For memory, and exchanges outside of calls; it follows the last call.
   const cudaStream_t own_stream_;
   DeviceCodec codec_;

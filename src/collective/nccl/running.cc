@@ -5,6 +5,7 @@
 #include "collective/nccl/admission.h"
 #include "collective/nccl/device_guard.h"
 #include "collective/nccl/failures.h"
+#include "collective/nccl/running.h"
 
 namespace onebit::nccl {
 
@@ -193,7 +194,7 @@ Result Running::run_all(RequestQueues queues) {
   return kSuccess;
 }
 
-Result run(std::span<Request> requests) {
+Result run_flat(std::span<Request> requests) {
   const Result result = Admission::admit(requests);
   return result == kSuccess ? Running::run_all(Admission::queues(requests)) : result;
 }

@@ -37,6 +37,33 @@ inline Functions linked_nccl() {
                                                  static_cast<ncclRedOp_t>(op),
                                                  reinterpret_cast<ncclComm_t>(comm), stream));
   };
+  functions.reduce = [](const void* send, void* receive, std::size_t count, Type type, Op op, int root,
+                        Comm comm, cudaStream_t stream) {
+    return static_cast<Result>(ncclReduce(send, receive, count, static_cast<ncclDataType_t>(type),
+                                          static_cast<ncclRedOp_t>(op), root,
+                                          reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.broadcast = [](const void* send, void* receive, std::size_t count, Type type, int root, Comm comm,
+                           cudaStream_t stream) {
+    return static_cast<Result>(ncclBroadcast(send, receive, count, static_cast<ncclDataType_t>(type), root,
+                                             reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.all_reduce = [](const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,
+                            cudaStream_t stream) {
+    return static_cast<Result>(ncclAllReduce(send, receive, count, static_cast<ncclDataType_t>(type),
+                                             static_cast<ncclRedOp_t>(op), reinterpret_cast<ncclComm_t>(comm),
+                                             stream));
+  };
+  functions.split = [](Comm comm, int color, int key, Comm* made, void*) {
+    return static_cast<Result>(ncclCommSplit(reinterpret_cast<ncclComm_t>(comm), color, key,
+                                             reinterpret_cast<ncclComm_t*>(made), nullptr));
+  };
+  functions.destroy = [](Comm comm) {
+    return static_cast<Result>(ncclCommDestroy(reinterpret_cast<ncclComm_t>(comm)));
+  };
+  functions.abort = [](Comm comm) {
+    return static_cast<Result>(ncclCommAbort(reinterpret_cast<ncclComm_t>(comm)));
+  };
   functions.async_error = [](Comm comm, Result* error) {
     ncclResult_t found = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(reinterpret_cast<ncclComm_t>(comm), &found);
