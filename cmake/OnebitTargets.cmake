@@ -8,6 +8,8 @@ find_package(nlohmann_json REQUIRED)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+# Its header; the library is opened at run time.
+pkg_check_modules(IBVERBS REQUIRED libibverbs)
 
 # What every target of ours is compiled with; onebit_plain_options is the same without sanitizers.
 add_library(onebit_plain_options INTERFACE)

@@ -282,7 +282,7 @@ Status run_connect(const std::string& where, const Plan& plan, const onebit::Set
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Bandwidth and latency of onebit's TCP transport between two processes");
+  CLI::App app("Bandwidth and latency of a transport of onebit (ONEBIT_TRANSPORT) between two processes");
   std::uint16_t port = 0;
   std::string where;
   std::string json_file;

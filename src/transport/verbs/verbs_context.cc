@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_handle.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_core.h"
 #include "transport/verbs/verbs_endpoint.h"
@@ -74,7 +75,7 @@ class VerbsContext final : public Context {
   bool poll();
   Status arm();
   Status look();
-  void tick(Clock::time_point now);
+  void take_asked_tick(Clock::time_point now) noexcept;
 
   std::shared_ptr<VerbsCore> core_;
   std::vector<Device> devices_;
@@ -116,6 +117,10 @@ Result<std::unique_ptr<Endpoint>> VerbsContext::connect(std::size_t device, cons
   if (hello.size() > kMaxUserHello) {
     return Status::error(Code::kInvalidArgument, "a hello of {} bytes, above the limit of {}", hello.size(),
                          kMaxUserHello);
+  }
+  if (!decode_handle(marked(handle)).ok()) {
+    return Status(Code::kInvalidArgument,
+                  "the handle to connect to was not made by the verbs transport of this version of onebit");
   }
   ONEBIT_ASSIGN_OR_RETURN(auto made, VerbsEndpoint::connect(core_, device, marked(handle), hello));
   return std::unique_ptr<Endpoint>(std::move(made));
@@ -173,7 +178,9 @@ Status VerbsContext::run(milliseconds timeout) {
     } else {
       ONEBIT_RETURN_IF_ERROR(arm());
       if (poll()) continue;
-      const Clock::time_point next = std::min(next_tick_, Clock::now() + kControlTick);
+      const Clock::time_point now = Clock::now();
+      take_asked_tick(now);
+      const Clock::time_point next = std::min(next_tick_, now + kControlTick);
       ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(deadline.earlier(Deadline(next)).poll_timeout()));
     }
     core_->poller.run_ready();
@@ -194,16 +201,20 @@ Status VerbsContext::arm() {
   return Status();
 }
 
+void VerbsContext::take_asked_tick(Clock::time_point now) noexcept {
+  if (core_->asked_tick == VerbsCore::kNoTick) return;
+  next_tick_ = std::min(next_tick_, now + core_->asked_tick);
+  core_->asked_tick = VerbsCore::kNoTick;
+}
+
 /// At the control connections and the timers, where it is time.
 Status VerbsContext::look() {
   const Clock::time_point now = Clock::now();
-  if (core_->asked_tick != VerbsCore::kNoTick) next_tick_ = std::min(next_tick_, now + core_->asked_tick);
-  core_->asked_tick = VerbsCore::kNoTick;
+  take_asked_tick(now);
   if (now >= next_tick_) {
+    // Those that need another one ask for it.
     next_tick_ = Clock::time_point::max();
     for (VerbsEndpoint* const endpoint : core_->endpoints) endpoint->on_tick(now);
-    if (core_->asked_tick != VerbsCore::kNoTick) next_tick_ = now + core_->asked_tick;
-    core_->asked_tick = VerbsCore::kNoTick;
   }
   if (!core_->control_due && now < next_control_) return Status();
   next_control_ = now + kControlTick;
