@@ -11,6 +11,8 @@ from onebit.communicator import Communicator
 from onebit.torch import Adam, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam
 
 WARM_UP_PART = 0.15  # of the steps, where the freeze step is chosen by hand
+# The variance must have seen enough when it is frozen, after some tens of steps here: 0.999 would take thousands.
+BETAS = (0.9, 0.99)
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class WithoutResiduals:
         gradient = torch.cat([each.grad.reshape(-1) for each in self.parameters])
         if self.steps <= self.freeze_step:
             self.comm.allreduce(gradient, AVG)
-            self.momentum.mul_(0.9).add_(gradient, alpha=0.1)
-            self.variance.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            self.momentum.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
+            self.variance.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         else:
-            self.momentum.mul_(0.9).add_(gradient, alpha=0.1)
+            self.momentum.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
             self.comm.allreduce(self.momentum, AVG, tag="momentum")
             self.comm.reset_residuals("momentum")
         known = self.variance > 0
@@ -92,7 +94,7 @@ def make(arm: Arm, model: torch.nn.Module, lr: float, steps: int, comm: Communic
     warm_up = max(2, round(WARM_UP_PART * steps))
     if arm.kind == "without residuals":
         return WithoutResiduals(model.parameters(), lr, warm_up, comm)
-    given: Dict[str, Any] = {"lr": lr, "comm": comm}
+    given: Dict[str, Any] = {"lr": lr, "betas": BETAS, "comm": comm}
     if arm.kind.startswith("OneBit"):
         freeze: Union[int, str] = "auto" if arm.freeze == "auto" else warm_up
         given["freeze_step"] = freeze
