@@ -23,7 +23,7 @@
 
 #include "base/settings.h"
 #include "base/socket.h"
-#include "transport/transport.h"
+#include "transport/factory.h"
 
 namespace {
 
@@ -212,7 +212,8 @@ Status run_listen(std::uint16_t port, const onebit::Settings& settings, std::uin
     ONEBIT_RETURN_IF_ERROR(wait_for(listener.get(), POLLIN));
     ONEBIT_ASSIGN_OR_RETURN(plain, onebit::accept_from(listener.get(), &peer));
   }
-  ONEBIT_ASSIGN_OR_RETURN(auto context, make_tcp_context(settings, peer, flows));
+  ONEBIT_ASSIGN_OR_RETURN(const auto choice, onebit::transport::choose(settings));
+  ONEBIT_ASSIGN_OR_RETURN(auto context, make_context(choice.transport, settings, peer, flows));
   ONEBIT_ASSIGN_OR_RETURN(auto listening, context->listen(0));
   const Handle& handle = listening->handle();
   ONEBIT_RETURN_IF_ERROR(all_of(plain.get(), POLLOUT, ::send, handle.bytes.data(), handle.bytes.size()));
@@ -246,7 +247,8 @@ Status run_connect(const std::string& where, const Plan& plan, const onebit::Set
   }
   Handle handle;
   ONEBIT_RETURN_IF_ERROR(all_of(plain.get(), POLLIN, ::recv, handle.bytes.data(), handle.bytes.size()));
-  ONEBIT_ASSIGN_OR_RETURN(auto context, make_tcp_context(settings, addresses[0], flows));
+  ONEBIT_ASSIGN_OR_RETURN(const auto choice, onebit::transport::choose(settings));
+  ONEBIT_ASSIGN_OR_RETURN(auto context, make_context(choice.transport, settings, addresses[0], flows));
   ONEBIT_ASSIGN_OR_RETURN(auto endpoint, context->connect(0, handle, std::as_bytes(std::span(&plan, 1))));
   std::vector<Request*> completed;
   while (endpoint->state() == Endpoint::State::kConnecting) {

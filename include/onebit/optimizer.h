@@ -74,6 +74,8 @@ typedef struct {
                             only know their own gradients, the same factor on all, from the root mean square
                             of the ranks' norms and its ratio to the norm of the mean in the warm-up */
   int deepspeed_compat;  /**< 1: DeepSpeed's numbers, with its faults. See docs/optimizers.md */
+  int bound_moves;       /**< the 1-bit ones: 1 (default) keeps |m/(sqrt(v)+eps)| within what Adam's can be,
+                            which is not in the papers; 0: as they have it. See docs/optimizers.md */
 } onebitOptimizerConfig_t;
 
 /** A tensor of parameters. The memory stays the caller's, and must stay while the optimizer lives. */
@@ -173,11 +175,11 @@ ONEBIT_API onebitResult_t onebitOptimizerSave(onebitOptimizer_t optimizer, const
  */
 ONEBIT_API onebitResult_t onebitOptimizerSaveWhole(onebitOptimizer_t optimizer, const char* directory);
 /**
- * Sets parameters and state to what was saved by the same or another number of ranks; the files of all of
- * them must be readable here. The same number of ranks goes on bit for bit. A local call, which every rank
- * makes. On an error nothing has changed.
+ * Sets parameters and state to the newest that the same or another number of ranks saved; the files of all of
+ * them must be readable here. The same number of ranks goes on bit for bit. Collective: all ranks load what
+ * was saved at one moment, or none loads anything. On an error nothing has changed.
  * @return onebitDataError naming the file and what is wrong: damaged, of another optimizer, of other tensors,
- * of another step than the rest
+ * of another step than the rest; or the rank that could not load
  */
 ONEBIT_API onebitResult_t onebitOptimizerLoad(onebitOptimizer_t optimizer, const char* directory);
 

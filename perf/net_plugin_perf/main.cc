@@ -7,8 +7,9 @@
 // The plugin is ours, or any other by --library (a path, or a name for the loader), at the newest version of
 // the API that it has, or --api. NCCL's variables choose the interface; --flows sets the number of
 // connections for our plugin and for those that follow NCCL's socket variables. The last column is the
-// latency of plain send and recv of the same size in the same run. For bandwidth, hold it against `iperf3 -P
-// FLOWS` between the same two places.
+// latency of plain send and recv of the same size in the same run. `perf/compare --net-plugin` holds
+// bandwidth and CPU time against iperf3. Waiting costs CPU time, too: all of it without --pause, as under
+// NCCL.
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -34,6 +35,7 @@ struct Options {
   std::uint32_t flows = 1;
   std::uint32_t pings = 2'000;
   double seconds = 2;
+  unsigned pause_us = 0;
   std::string json_file;
 };
 
@@ -144,7 +146,8 @@ Status run(const Options& options) {
   ONEBIT_ASSIGN_OR_RETURN(
       Plain plain, first ? Plain::connect(options.where.substr(0, colon), static_cast<std::uint16_t>(port))
                          : Plain::listen(static_cast<std::uint16_t>(port)));
-  ONEBIT_ASSIGN_OR_RETURN(Comms comms, Comms::make(*net, options.device, plain));
+  ONEBIT_ASSIGN_OR_RETURN(
+      Comms comms, Comms::make(*net, options.device, plain, std::chrono::microseconds(options.pause_us)));
   ONEBIT_RETURN_IF_ERROR(first ? drive(options, *net, comms, plain) : serve(comms, plain));
   return plain.meet();
 }
@@ -173,6 +176,9 @@ int main(int argc, char** argv) {
   app.add_option("--pings", options.pings, "Round trips of small messages")->capture_default_str();
   app.add_option("--seconds", options.seconds, "How long to send each size")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--pause", options.pause_us,
+                 "Microseconds to sleep when nothing moves; 0 = give way, as NCCL does")
       ->capture_default_str();
   app.add_option("--json", options.json_file, "Write the results to this file");
   CLI11_PARSE(app, argc, argv);

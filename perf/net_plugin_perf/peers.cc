@@ -110,8 +110,9 @@ Status Plain::meet() {
   return receive_value(value);
 }
 
-onebit::Result<Comms> Comms::make(const nccl_net::Net& net, int device, Plain& plain) {
-  Comms made(net);
+onebit::Result<Comms> Comms::make(const nccl_net::Net& net, int device, Plain& plain,
+                                  std::chrono::microseconds pause) {
+  Comms made(net, pause);
   ONEBIT_RETURN_IF_ERROR(check(net.init(&made.ctx_, &log_line), "init"));
   int devices = 0;
   ONEBIT_RETURN_IF_ERROR(check(net.devices(devices), "devices"));
@@ -158,7 +159,12 @@ Status Comms::test(void* request, bool& done, int& size) {
   int ended = 0;
   ONEBIT_RETURN_IF_ERROR(check(net_->test(request, &ended, &size), "test"));
   done = ended != 0;
-  if (!done) std::this_thread::yield();  // as NCCL's progress thread does when nothing moves
+  if (done) return Status();
+  if (pause_.count() > 0) {
+    std::this_thread::sleep_for(pause_);
+  } else {
+    std::this_thread::yield();
+  }
   return Status();
 }
 

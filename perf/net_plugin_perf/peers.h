@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -45,10 +46,13 @@ class Plain {
 /// The comms of this process.
 class Comms {
  public:
-  /// Over device `device` of either end. An error says which call of the plugin failed.
-  static Result<Comms> make(const nccl_net::Net& net, int device, Plain& plain);
+  /// Over device `device` of either end. When nothing moves, a test gives way as NCCL's progress thread does;
+  /// with `pause` above 0 it sleeps so long. An error says which call of the plugin failed.
+  static Result<Comms> make(const nccl_net::Net& net, int device, Plain& plain,
+                            std::chrono::microseconds pause = {});
   Comms(Comms&& other) noexcept
       : net_(other.net_),
+        pause_(other.pause_),
         ctx_(std::exchange(other.ctx_, nullptr)),
         send_(std::exchange(other.send_, nullptr)),
         receive_(std::exchange(other.receive_, nullptr)) {}
@@ -65,9 +69,10 @@ class Comms {
   Status receive_now(void* data, std::size_t bytes);
 
  private:
-  explicit Comms(const nccl_net::Net& net) : net_(&net) {}
+  Comms(const nccl_net::Net& net, std::chrono::microseconds pause) : net_(&net), pause_(pause) {}
   Status finish(void* request);
   const nccl_net::Net* net_;
+  std::chrono::microseconds pause_;
   void* ctx_ = nullptr;
   void* send_ = nullptr;
   void* receive_ = nullptr;

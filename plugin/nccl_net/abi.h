@@ -146,8 +146,9 @@ struct PropertiesV12 {
 };
 
 /// The quality of service that the user asks of a communicator's traffic.
+inline constexpr int kNoTrafficClass = -1;
 struct Config {
-  int trafficClass;  ///< -1: not said
+  int trafficClass;
 };
 
 /// Hints about the traffic to come.

@@ -93,6 +93,16 @@ Result make_virtual_device(int* dev, abi::VirtualDevice<Max>* wanted) {
 
 // --- Set-up ---
 
+/// 0 where the communicator's configuration says nothing.
+onebit::Result<std::uint32_t> traffic_class_of(const abi::Config* config) {
+  if (config == nullptr || config->trafficClass == abi::kNoTrafficClass) return 0U;
+  if (config->trafficClass >= 0 && config->trafficClass <= 255)
+    return static_cast<std::uint32_t>(config->trafficClass);
+  return Status::error(Code::kInvalidArgument,
+                       "the communicator's trafficClass is {}: over TCP it must be from 0 to 255",
+                       config->trafficClass);
+}
+
 template <int Version>
 Result init_v6(abi::Logger logger) {
   return guarded([&] { return Plugin::get().init_process(Version, logger); });
@@ -101,11 +111,13 @@ Result init_v10(abi::Logger logger, abi::Profiler /*profiler*/) {
   return init_v6<10>(logger);
 }
 template <int Version>
-Result init_v11(void** ctx, std::uint64_t /*comm_id*/, abi::Config* /*config*/, abi::Logger logger,
+Result init_v11(void** ctx, std::uint64_t /*comm_id*/, abi::Config* config, abi::Logger logger,
                 abi::Profiler /*profiler*/) {
-  return guarded([&] {
+  return guarded([&]() -> Status {
     if (ctx == nullptr) return missing("the context");
-    return Plugin::get().init(Version, logger, ctx);
+    *ctx = nullptr;
+    ONEBIT_ASSIGN_OR_RETURN(const std::uint32_t traffic_class, traffic_class_of(config));
+    return Plugin::get().init(Version, logger, traffic_class, ctx);
   });
 }
 Result finalize(void* ctx) {
@@ -128,14 +140,19 @@ Result listen_v6(int dev, void* handle, void** listen_comm) {
   return listen_v11(nullptr, dev, handle, listen_comm);
 }
 
-Result connect_v11(void* ctx, int dev, void* handle, void** send_comm, void** /*device_comm*/) {
-  return guarded([&] {
+Result connect(void* ctx, int dev, const abi::Config* config, void* handle, void** send_comm) {
+  return guarded([&]() -> Status {
     if (handle == nullptr || send_comm == nullptr) return missing("an argument of connect");
-    return Plugin::get().connect(ctx, dev, handle, send_comm);
+    *send_comm = nullptr;
+    ONEBIT_ASSIGN_OR_RETURN(const std::uint32_t traffic_class, traffic_class_of(config));
+    return Plugin::get().connect(ctx, dev, handle, traffic_class, send_comm);
   });
 }
-Result connect_v10(int dev, abi::Config* /*config*/, void* handle, void** send_comm, void** device_comm) {
-  return connect_v11(nullptr, dev, handle, send_comm, device_comm);
+Result connect_v11(void* ctx, int dev, void* handle, void** send_comm, void** /*device_comm*/) {
+  return connect(ctx, dev, nullptr, handle, send_comm);
+}
+Result connect_v10(int dev, abi::Config* config, void* handle, void** send_comm, void** /*device_comm*/) {
+  return connect(nullptr, dev, config, handle, send_comm);
 }
 Result connect_v7(int dev, void* handle, void** send_comm, void** device_comm) {
   return connect_v11(nullptr, dev, handle, send_comm, device_comm);

@@ -26,7 +26,9 @@ char* interned(std::string_view text) {
 Result<std::shared_ptr<Setup>> Setup::read() {
   ONEBIT_ASSIGN_OR_RETURN(Settings settings, Settings::from_environment());
   std::shared_ptr<Setup> made(new Setup(std::move(settings)));
-  ONEBIT_ASSIGN_OR_RETURN(made->interfaces_, transport::tcp_devices(made->settings_, SocketAddress()));
+  ONEBIT_ASSIGN_OR_RETURN(made->transport_, transport::choose(made->settings_));
+  ONEBIT_ASSIGN_OR_RETURN(made->interfaces_, transport::find_devices(made->transport_.transport,
+                                                                     made->settings_, SocketAddress()));
   for (const transport::Device& interface : made->interfaces_) {
     const auto asked = static_cast<int>(made->settings_.net_speed);
     const auto known = static_cast<int>(interface.speed_mbps);
@@ -89,6 +91,12 @@ Result<int> Setup::merge(std::span<const int> members) {
                            "device {} to merge: it must be one of the {} interfaces, each once", members[i],
                            interfaces_.size());
     }
+    const transport::Device& interface = interfaces_[static_cast<std::size_t>(members[i])];
+    if (members.size() > 1 && !interface.may_be_merged) {
+      return Status::error(Code::kInvalidUsage,
+                           "{} cannot be merged with others: transport {} does not stripe", interface.name,
+                           transport_.transport);
+    }
   }
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -104,14 +112,17 @@ Result<int> Setup::merge(std::span<const int> members) {
   return static_cast<int>(devices_.size()) - 1;
 }
 
-Result<std::unique_ptr<transport::Context>> Setup::make_context(int device) const {
+Result<std::unique_ptr<transport::Context>> Setup::make_context(int device,
+                                                                std::uint32_t traffic_class) const {
   ONEBIT_ASSIGN_OR_RETURN(const DeviceProperties chosen, properties(device));
   transport::Device merged = interfaces_[static_cast<std::size_t>(chosen.members.front())];
   merged.name = chosen.name;
   for (std::size_t i = 1; i < chosen.members.size(); ++i) {
     merged.more_addresses.push_back(interfaces_[static_cast<std::size_t>(chosen.members[i])].address);
   }
-  return transport::make_tcp_context(settings_, {std::move(merged)});
+  Settings settings = settings_;
+  if (settings.traffic_class == 0) settings.traffic_class = traffic_class;
+  return transport::make_context(transport_.transport, settings, {std::move(merged)});
 }
 
 std::string Setup::describe() const {

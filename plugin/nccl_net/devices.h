@@ -13,7 +13,7 @@
 
 #include "base/settings.h"
 #include "base/status.h"
-#include "transport/transport.h"
+#include "transport/factory.h"
 
 namespace onebit::nccl_net {
 
@@ -39,8 +39,10 @@ class Setup {
   Result<DeviceProperties> properties(int device) const;
   /// The number of the device that stripes over these; the same for the same ones.
   Result<int> merge(std::span<const int> members);
-  /// A context of the transport that has `device` as its only one.
-  Result<std::unique_ptr<transport::Context>> make_context(int device) const;
+  /// A context of the transport that has `device` as its only one. `traffic_class` (0: none) is of use where
+  /// the settings have none.
+  Result<std::unique_ptr<transport::Context>> make_context(int device, std::uint32_t traffic_class) const;
+  const transport::Choice& transport() const noexcept { return transport_; }
   /// "eth0 (10.0.0.1, 10000 Mbit/s), ..." for the log.
   std::string describe() const;
 
@@ -49,6 +51,7 @@ class Setup {
   void add(std::string_view name, std::string_view pci_path, int speed_mbps, std::vector<int> members);
 
   const Settings settings_;
+  transport::Choice transport_;
   std::vector<transport::Device> interfaces_;
   mutable std::mutex mutex_;
   std::vector<DeviceProperties> devices_;  ///< the interfaces first

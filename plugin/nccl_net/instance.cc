@@ -37,9 +37,10 @@ Status of_another_process() {
 
 // --- Listening ---
 
-Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<const Setup> setup, int device) {
-  std::unique_ptr<ListenComm> made(new ListenComm(std::move(setup), device));
-  ONEBIT_ASSIGN_OR_RETURN(made->context_, made->setup_->make_context(device));
+Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<const Setup> setup, int device,
+                                                     std::uint32_t traffic_class) {
+  std::unique_ptr<ListenComm> made(new ListenComm(std::move(setup), device, traffic_class));
+  ONEBIT_ASSIGN_OR_RETURN(made->context_, made->setup_->make_context(device, traffic_class));
   made->device_name_ = made->context_->devices().front().name;
   auto listening = made->context_->listen(0);
   if (!listening.ok()) {
@@ -53,7 +54,7 @@ Result<std::unique_ptr<ReceiveComm>> ListenComm::accept() {
   if (generation_ != UniqueSocket::process_generation()) return of_another_process();
   ONEBIT_RETURN_IF_ERROR(progress(*context_));
   if (!next_) {
-    ONEBIT_ASSIGN_OR_RETURN(next_, setup_->make_context(device_));
+    ONEBIT_ASSIGN_OR_RETURN(next_, setup_->make_context(device_, traffic_class_));
   }
   for (;;) {
     auto accepted = next_->accept(*listener_);
@@ -81,7 +82,7 @@ Result<std::unique_ptr<ReceiveComm>> ListenComm::accept() {
 }
 
 Result<std::unique_ptr<ListenComm>> Instance::listen(int device, std::byte* handle) {
-  ONEBIT_ASSIGN_OR_RETURN(auto made, ListenComm::open(setup_, device));
+  ONEBIT_ASSIGN_OR_RETURN(auto made, ListenComm::open(setup_, device, traffic_class_));
   std::memset(handle, 0, abi::kHandleBytes);
   std::memcpy(handle, &made->handle(), sizeof(transport::Handle));
   return made;
@@ -89,7 +90,8 @@ Result<std::unique_ptr<ListenComm>> Instance::listen(int device, std::byte* hand
 
 // --- Connecting ---
 
-Result<std::unique_ptr<SendComm>> Instance::connect(int device, std::byte* handle) {
+Result<std::unique_ptr<SendComm>> Instance::connect(int device, std::byte* handle,
+                                                    std::uint32_t traffic_class) {
   transport::Handle to;
   std::uint64_t number = 0;
   std::memcpy(&to, handle, sizeof to);
@@ -99,7 +101,7 @@ Result<std::unique_ptr<SendComm>> Instance::connect(int device, std::byte* handl
   if (!attempt) {
     drop_forgotten();
     number = g_next_number.fetch_add(1, std::memory_order_relaxed);
-    ONEBIT_ASSIGN_OR_RETURN(attempt, begin(device, to));
+    ONEBIT_ASSIGN_OR_RETURN(attempt, begin(device, to, traffic_class_ != 0 ? traffic_class_ : traffic_class));
   }
   ONEBIT_RETURN_IF_ERROR(go_on(*attempt));
   if (attempt->endpoint && attempt->endpoint->state() != State::kConnecting) {
@@ -113,11 +115,12 @@ Result<std::unique_ptr<SendComm>> Instance::connect(int device, std::byte* handl
   return std::unique_ptr<SendComm>();
 }
 
-Result<std::unique_ptr<Instance::Attempt>> Instance::begin(int device, const transport::Handle& handle) {
+Result<std::unique_ptr<Instance::Attempt>> Instance::begin(int device, const transport::Handle& handle,
+                                                           std::uint32_t traffic_class) const {
   auto made = std::make_unique<Attempt>();
   made->device = device;
   made->handle = handle;
-  ONEBIT_ASSIGN_OR_RETURN(made->context, setup_->make_context(device));
+  ONEBIT_ASSIGN_OR_RETURN(made->context, setup_->make_context(device, traffic_class));
   made->device_name = made->context->devices().front().name;
   return made;
 }

@@ -24,16 +24,19 @@ using Clock = std::chrono::steady_clock;
 /// A listener for one peer or several, one after the other.
 class ListenComm {
  public:
-  static Result<std::unique_ptr<ListenComm>> open(std::shared_ptr<const Setup> setup, int device);
+  static Result<std::unique_ptr<ListenComm>> open(std::shared_ptr<const Setup> setup, int device,
+                                                  std::uint32_t traffic_class);
   const transport::Handle& handle() const { return listener_->handle(); }
   /// The next connection; null when there is none yet. kTimeout when none has come for ONEBIT_TIMEOUT.
   Result<std::unique_ptr<ReceiveComm>> accept();
 
  private:
-  ListenComm(std::shared_ptr<const Setup> setup, int device) : setup_(std::move(setup)), device_(device) {}
+  ListenComm(std::shared_ptr<const Setup> setup, int device, std::uint32_t traffic_class)
+      : setup_(std::move(setup)), device_(device), traffic_class_(traffic_class) {}
 
   std::shared_ptr<const Setup> setup_;
   int device_;
+  std::uint32_t traffic_class_;
   std::string device_name_;
   std::unique_ptr<transport::Context> context_;
   std::unique_ptr<transport::Listener> listener_;
@@ -44,14 +47,16 @@ class ListenComm {
 
 class Instance {
  public:
-  explicit Instance(std::shared_ptr<Setup> setup) : setup_(std::move(setup)) {}
+  /// `traffic_class`: of its connections, 0 for none.
+  Instance(std::shared_ptr<Setup> setup, std::uint32_t traffic_class)
+      : setup_(std::move(setup)), traffic_class_(traffic_class) {}
 
   Setup& setup() const { return *setup_; }
   /// `handle` has abi::kHandleBytes, and is filled.
   Result<std::unique_ptr<ListenComm>> listen(int device, std::byte* handle);
   /// Null while it is not yet connected: to be called again with the same handle, in which the state of the
-  /// attempt is noted until then.
-  Result<std::unique_ptr<SendComm>> connect(int device, std::byte* handle);
+  /// attempt is noted until then. `traffic_class` is of use where the instance has none.
+  Result<std::unique_ptr<SendComm>> connect(int device, std::byte* handle, std::uint32_t traffic_class);
 
  private:
   struct Attempt {
@@ -66,13 +71,15 @@ class Instance {
   };
   using Attempts = std::map<std::uint64_t, std::unique_ptr<Attempt>>;
 
-  Result<std::unique_ptr<Attempt>> begin(int device, const transport::Handle& handle);
+  Result<std::unique_ptr<Attempt>> begin(int device, const transport::Handle& handle,
+                                         std::uint32_t traffic_class) const;
   /// The attempt of that number, if it is one to this handle.
   std::unique_ptr<Attempt> take(std::uint64_t number, int device, const transport::Handle& handle);
   void drop_forgotten();
   Status go_on(Attempt& attempt) const;
 
   const std::shared_ptr<Setup> setup_;
+  const std::uint32_t traffic_class_;
   std::mutex mutex_;
   Attempts attempts_;
 };

@@ -69,8 +69,9 @@ Result<std::shared_ptr<Setup>> Plugin::start(int version, abi::Logger logger) {
   }
   if ((announced_ & 1U << version) == 0) {
     announced_ |= 1U << version;
-    log(LogLevel::kInfo, "onebit {}, net plugin API v{}, transport {}, {} devices: {}", ONEBIT_VERSION,
-        version, setup_->settings().transport, setup_->device_count(), setup_->describe());
+    log(LogLevel::kInfo, "onebit {}, net plugin API v{}, transport {} ({}), {} devices: {}", ONEBIT_VERSION,
+        version, setup_->transport().transport, setup_->transport().why, setup_->device_count(),
+        setup_->describe());
   }
   return setup_;
 }
@@ -81,15 +82,15 @@ Status Plugin::init_process(int version, abi::Logger logger) {
   const std::lock_guard lock(mutex_);
   // Attempts to connect that are under way go on where nothing has changed.
   if (!process_instance_ || &process_instance_->setup() != setup.get()) {
-    process_instance_ = std::make_shared<Instance>(std::move(setup));
+    process_instance_ = std::make_shared<Instance>(std::move(setup), 0);
   }
   return Status();
 }
 
-Status Plugin::init(int version, abi::Logger logger, void** ctx) {
+Status Plugin::init(int version, abi::Logger logger, std::uint32_t traffic_class, void** ctx) {
   *ctx = nullptr;
   ONEBIT_ASSIGN_OR_RETURN(auto setup, start(version, logger));
-  auto made = std::make_shared<Instance>(std::move(setup));
+  auto made = std::make_shared<Instance>(std::move(setup), traffic_class);
   *ctx = made.get();
   const std::lock_guard lock(mutex_);
   instances_.emplace(*ctx, std::move(made));
@@ -151,11 +152,11 @@ Status Plugin::listen(void* ctx, int device, void* handle, void** comm) {
   return Status();
 }
 
-Status Plugin::connect(void* ctx, int device, void* handle, void** comm) {
+Status Plugin::connect(void* ctx, int device, void* handle, std::uint32_t traffic_class, void** comm) {
   *comm = nullptr;
   ONEBIT_ASSIGN_OR_RETURN(const auto owner, instance(ctx));
   ONEBIT_ASSIGN_OR_RETURN(std::unique_ptr<Comm> made,
-                          owner->connect(device, static_cast<std::byte*>(handle)));
+                          owner->connect(device, static_cast<std::byte*>(handle), traffic_class));
   if (!made) return Status();
   const std::lock_guard lock(mutex_);
   Comm* const name = made.get();

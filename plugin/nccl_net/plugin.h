@@ -23,8 +23,9 @@ class Plugin {
   /// An init of version 6 to 10: of the one instance that the process has. Again after NCCL has let go of
   /// all.
   Status init_process(int version, abi::Logger logger);
-  /// An init of version 11 or 12: an instance of its own, which `ctx` names.
-  Status init(int version, abi::Logger logger, void** ctx);
+  /// An init of version 11 or 12: an instance of its own, which `ctx` names. `traffic_class`, here and in
+  /// connect, is of the connections to make, 0 for none.
+  Status init(int version, abi::Logger logger, std::uint32_t traffic_class, void** ctx);
   /// Ends the instance: its listeners and half-open connections. Unknown and null ones are let pass.
   void finalize(void* ctx);
 
@@ -34,7 +35,7 @@ class Plugin {
   Result<std::shared_ptr<Setup>> setup();
 
   Status listen(void* ctx, int device, void* handle, void** comm);
-  Status connect(void* ctx, int device, void* handle, void** comm);
+  Status connect(void* ctx, int device, void* handle, std::uint32_t traffic_class, void** comm);
   Status accept(void* listen_comm, void** comm);
   void close_comm(void* comm);
   void close_listen(void* comm);

@@ -10,6 +10,7 @@
 
 #include "api/tags.h"
 #include "base/log.h"
+#include "watchdog.h"
 
 namespace onebit::shim {
 namespace {
@@ -40,19 +41,24 @@ const ShimSettings& settings() {
 }  // namespace
 
 Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real, nccl::Comm comm,
-                                                           std::string name, bool is_blocking) {
-  std::shared_ptr<Communicator> made(new Communicator(real, comm, std::move(name), is_blocking));
-  if (!is_blocking) {
+                                                           Making making) {
+  std::shared_ptr<Communicator> made(new Communicator(real, comm, std::move(making)));
+  if (!made->is_blocking()) {
     made->obstacle_ = "the communicator is non-blocking";
     return made;
   }
   if (!made->learn_place()) {
     return Status::error(Code::kSystemError, "communicator '{}': NCCL does not tell its size, rank or device",
-                         made->name_);
+                         made->name());
   }
   if (!real->is_recent()) {
-    made->obstacle_ = fmt::format("NCCL {} has no ncclSend, it is older than 2.7", real->version);
-    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name_, made->obstacle_);
+    made->obstacle_ =
+        fmt::format("NCCL {} has no ncclSend: compressing needs 2.7 or later", real->version_text());
+    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name(), made->obstacle_);
+  } else if (!made->is_everywhere() && made->ranks_ > 1) {
+    made->obstacle_ =
+        "the process that made its unique id does not have libonebit-nccl.so, or not ONEBIT_COMPRESS";
+    log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name(), made->obstacle_);
   } else if (made->ranks_ > 1) {
     const Settings& own = settings().settings;
     const cuda::CommunicatorSettings device_settings = {comm,
@@ -67,7 +73,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real,
     std::array<char, 256> message{};
     made->device_side_ = settings().library->create(device_settings, message.data(), message.size());
     if (made->device_side_ == nullptr) {
-      return Status::error(Code::kSystemError, "communicator '{}', rank {}: {}", made->name_, made->rank_,
+      return Status::error(Code::kSystemError, "communicator '{}', rank {}: {}", made->name(), made->rank_,
                            message.data());
     }
   }
@@ -92,20 +98,34 @@ nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Co
   for (const auto& one : all) {
     if (one->device_side_ == nullptr) continue;
     const std::size_t i = compared.size();
-    mine[i] = agreed_numbers(settings().settings, one->name_);
+    mine[i] = agreed_numbers(settings().settings, one->name());
     found[i].resize(kAgreed * static_cast<std::size_t>(one->ranks_));
     comparisons.push_back({one->device_side_, mine[i].data(), kAgreed, found[i].data()});
     compared.push_back(one.get());
   }
   if (comparisons.empty()) return nccl::kSuccess;
+  const std::chrono::milliseconds patience = settings().settings.init_timeout;
+  Watchdog watchdog(patience, [&] {
+    for (Communicator* const one : compared) one->give_up();
+  });
   const nccl::Result result = settings().library->compare(comparisons.data(), comparisons.size());
+  if (watchdog.dismiss()) {
+    for (const Communicator* const one : compared) {
+      log(LogLevel::kWarn,
+          "communicator '{}', rank {} of {}: not all ranks told their settings within {} s "
+          "(ONEBIT_INIT_TIMEOUT): "
+          "look for a rank that failed when it made the communicator",
+          one->name(), one->rank_, one->ranks_, std::chrono::duration<double>(patience).count());
+    }
+    return nccl::kSystemError;
+  }
   if (result != nccl::kSuccess) return result;
   for (std::size_t i = 0; i < compared.size(); ++i) {
     for (std::size_t k = 0; k < found[i].size(); ++k) {
       if (found[i][k] == found[i][k % kAgreed]) continue;
       compared[i]->obstacle_ =
           fmt::format("rank {} differs from rank 0 in {}", k / kAgreed, kAgreedNames[k % kAgreed]);
-      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name_,
+      log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", compared[i]->name(),
           compared[i]->ranks_, compared[i]->obstacle_);
       break;
     }
@@ -115,16 +135,26 @@ nccl::Result Communicator::compare_settings(const std::vector<std::shared_ptr<Co
 
 bool Communicator::exact(const Arguments& call, std::string_view reason) {
   ++exact_calls_;
-  log(LogLevel::kInfo, "communicator '{}', allreduce of {} x {}: {}", name_, call.count,
-      name_of(static_cast<DataType>(call.type)), reason);
+  log(LogLevel::kInfo, "{}: {}", described(call), reason);
   return false;
+}
+
+std::string Communicator::described(const Arguments& call) const {
+  return fmt::format("communicator '{}', rank {}, {} of {} x {}", name(), rank_,
+                     call.scatters ? "reduce-scatter" : "allreduce", call.count,
+                     name_of(static_cast<DataType>(call.type)));
+}
+
+nccl::Result Communicator::call_real(const Arguments& call) const {
+  const auto function = call.scatters ? real_->functions.reduce_scatter : real_->functions.all_reduce;
+  return function(call.send, call.receive, call.count, call.type, call.op, comm_, call.stream);
 }
 
 bool Communicator::is_warming_up(const std::string& tag, const Arguments& call) {
   const std::uint32_t calls = settings().settings.warmup_calls;
   if (calls == 0) return false;
-  const std::string key = tag.empty() ? fmt::format("{}:{}:{}", call.count, static_cast<int>(call.type),
-                                                    static_cast<int>(call.op))
+  const std::string key = tag.empty() ? fmt::format("{}:{}:{}:{}", call.scatters, call.count,
+                                                    static_cast<int>(call.type), static_cast<int>(call.op))
                                       : "tag " + tag;
   std::uint32_t& made = warmup_[key];
   if (made >= calls) return false;
@@ -143,12 +173,13 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
   if (call.op != nccl::kSum && call.op != nccl::kAvg) {
     return exact_because("exact: the reduction is neither sum nor average");
   }
-  const collective::CallFacts facts = {call.count,
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  const collective::CallFacts facts = {call.scatters ? call.count * ranks : call.count,
                                        static_cast<DataType>(call.type),
                                        static_cast<ReduceOp>(call.op),
                                        tag->empty() ? kUntagged : *tag,
-                                       name_,
-                                       static_cast<std::size_t>(ranks_)};
+                                       name(),
+                                       ranks};
   const std::uint64_t min_size = settings().settings.min_size;
   const collective::Decision decision = collective::decide(settings().rules, min_size, facts);
   if (!decision.compress) {
@@ -158,8 +189,8 @@ bool Communicator::decide(const Arguments& call, std::string* tag) {
   }
   if (settings().library->is_capturing(call.stream)) {
     if (!std::exchange(said_capture_, true)) {
-      log(LogLevel::kWarn,
-          "communicator '{}': allreduces that are captured into a CUDA graph are not compressed", name_);
+      log(LogLevel::kWarn, "communicator '{}': calls that are captured into a CUDA graph are not compressed",
+          name());
     }
     return exact_because("exact: its stream is being captured into a graph");
   }
@@ -180,8 +211,7 @@ bool Communicator::accepts_buffers(const Arguments& call) {
   for (const void* const address : {call.send, static_cast<const void*>(call.receive)}) {
     if (known_buffers_.contains(address)) continue;
     const auto refuse = [&](const char* why) {
-      log(LogLevel::kWarn, "communicator '{}', rank {}, allreduce of {} x {}: the buffer at {} {}", name_,
-          rank_, call.count, name_of(static_cast<DataType>(call.type)), address, why);
+      log(LogLevel::kWarn, "{}: the buffer at {} {}", described(call), address, why);
       return false;
     };
     if (reinterpret_cast<std::uintptr_t>(address) % element != 0)
@@ -197,9 +227,15 @@ void Communicator::abort() {
   if (device_side_ != nullptr) settings().library->abort(device_side_);
 }
 
+void Communicator::give_up() {
+  if (is_given_up_.exchange(true)) return;
+  abort();
+  if (real_->abort != nullptr) real_->abort(comm_);
+}
+
 void Communicator::log_summary() {
   if (log_level() < LogLevel::kInfo) return;
-  if (!is_blocking_) learn_place();  // it was not there yet when it was made
+  if (!is_blocking()) learn_place();  // it was not there yet when it was made
   std::uint64_t compressed = 0;
   std::string tags;
   for (const auto& [tag, counts] : counts_) {
@@ -210,11 +246,12 @@ void Communicator::log_summary() {
   cuda::CommunicatorStatistics device{};
   if (device_side_ != nullptr) device = settings().library->statistics(device_side_);
   log(LogLevel::kInfo,
-      "communicator '{}', rank {} of {}: {} allreduces in 1 bit ({} bytes, {} sent), {} exact, {} bytes of "
+      "communicator '{}', rank {} of {}: {} calls in 1 bit ({} bytes, {} sent, {} batches), {} exact, {} "
+      "bytes of "
       "residuals, {} "
       "resets{}",
-      name_, rank_, ranks_, compressed, device.bytes, device.sent_bytes, exact_calls_, device.residual_bytes,
-      device.resets, tags);
+      name(), rank_, ranks_, compressed, device.bytes, device.sent_bytes, device.batches, exact_calls_,
+      device.residual_bytes, device.resets, tags);
 }
 
 // ---- the registry ----

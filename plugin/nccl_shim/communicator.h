@@ -6,6 +6,7 @@
 // lives until the last call in it returns.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,8 +21,9 @@
 
 namespace onebit::shim {
 
-/// The arguments of ncclAllReduce.
+/// The arguments of ncclAllReduce or ncclReduceScatter.
 struct Arguments {
+  bool scatters;
   const void* send;
   void* receive;
   std::size_t count;
@@ -32,15 +34,19 @@ struct Arguments {
 
 class Communicator {
  public:
-  /// What NCCL says of the communicator. `is_blocking`: its functions return when they are done.
-  static Result<std::shared_ptr<Communicator>> create(const RealNccl* real, nccl::Comm comm, std::string name,
-                                                      bool is_blocking);
+  /// How a communicator was made, beside what NCCL says of it.
+  struct Making {
+    std::string name;
+    bool is_blocking;    ///< its functions return when they are done
+    bool is_everywhere;  ///< all its ranks have the shim, and use it
+  };
+  static Result<std::shared_ptr<Communicator>> create(const RealNccl* real, nccl::Comm comm, Making making);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator();
 
   /// Compares the settings of all ranks of each; where they differ, all its calls go the exact way.
-  /// Collective.
+  /// Collective. Ends with an error, and them aborted, when a rank does not come within ONEBIT_INIT_TIMEOUT.
   static nccl::Result compare_settings(const std::vector<std::shared_ptr<Communicator>>& all);
 
   /// Whether the call is to be compressed, and under which tag ("": recognised by its buffer). Counts it;
@@ -51,13 +57,19 @@ class Communicator {
   /// False, with a line in the log, when the call's buffers cannot be used by the communicator's device.
   bool accepts_buffers(const Arguments& call);
 
+  /// The call as NCCL makes it.
+  nccl::Result call_real(const Arguments& call) const;
+
   const RealNccl& real() const { return *real_; }
   nccl::Comm comm() const { return comm_; }
   nccl::NcclCommunicator* device_side() const { return device_side_; }
-  const std::string& name() const { return name_; }
-  bool is_blocking() const { return is_blocking_; }
+  const std::string& name() const { return making_.name; }
+  bool is_blocking() const { return making_.is_blocking; }
+  bool is_everywhere() const { return making_.is_everywhere; }
   /// NCCL is about to abort it. Any thread.
   void abort();
+  /// Aborts it, NCCL's part too, once: the job is not to have it. Any thread.
+  void give_up();
   /// One line about all its calls.
   void log_summary();
 
@@ -67,17 +79,18 @@ class Communicator {
     std::uint64_t exact = 0;
   };
 
-  Communicator(const RealNccl* real, nccl::Comm comm, std::string name, bool is_blocking)
-      : real_(real), comm_(comm), name_(std::move(name)), is_blocking_(is_blocking) {}
+  Communicator(const RealNccl* real, nccl::Comm comm, Making making)
+      : real_(real), comm_(comm), making_(std::move(making)) {}
   /// Its size, rank and device by NCCL.
   bool learn_place();
   bool is_warming_up(const std::string& tag, const Arguments& call);
   bool exact(const Arguments& call, std::string_view reason);
+  /// As it is named in the log.
+  std::string described(const Arguments& call) const;
 
   const RealNccl* const real_;
   const nccl::Comm comm_;
-  const std::string name_;
-  const bool is_blocking_;
+  const Making making_;
   int rank_ = 0;
   int ranks_ = 1;
   int device_ = 0;
@@ -87,6 +100,7 @@ class Communicator {
   std::map<std::string, std::uint32_t, std::less<>> warmup_;  ///< calls so far, by tag or size
   std::uint64_t exact_calls_ = 0;
   bool said_capture_ = false;
+  std::atomic<bool> is_given_up_ = false;
   static constexpr std::size_t kKnownBuffers = 1024;
   std::unordered_set<const void*> known_buffers_;
 };

@@ -5,11 +5,15 @@
 #include <dlfcn.h>
 #include <onebit/onebit.h>
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
+#include <span>
 
 #include "api/tags.h"
 #include "base/log.h"
 #include "group.h"
+#include "unique_id.h"
 
 namespace {
 
@@ -61,33 +65,58 @@ bool is_blocking_in(const Config* config, bool otherwise) {
   return config == nullptr || config->blocking == kUndefinedInt ? otherwise : config->blocking != 0;
 }
 
+/// While a thread is in one of NCCL's functions that make communicators: what NCCL itself calls then is its
+/// own.
+thread_local bool is_inside_nccl = false;
+
 /// make(real) creates `count` communicators at `comms`, which are then ours too.
 template <typename Make>
-nccl::Result create(const void* caller, const Comm* comms, int count, const Config* config, bool is_blocking,
-                    Make make) {
+nccl::Result create(const void* caller, Comm* comms, int count, const Config* config, bool is_blocking,
+                    bool is_everywhere, Make make) {
   return forward(caller, [&](const RealNccl& real) {
     if (const nccl::Result result = check_settings(); result != kSuccess) return result;
+    is_inside_nccl = true;
     const nccl::Result result = make(real);
+    is_inside_nccl = false;
     const bool is_blocking_too = is_blocking_in(config, is_blocking);
     const bool is_made = result == kSuccess || (result == nccl::kInProgress && !is_blocking_too);
     if (!is_active() || !is_made) return result;
     std::vector<NewCommunicator> made;
-    for (int i = 0; i < count; ++i) made.push_back({&real, comms + i, name_in(config), is_blocking_too});
+    for (int i = 0; i < count; ++i)
+      made.push_back({&real, comms + i, {name_in(config), is_blocking_too, is_everywhere}});
     const nccl::Result taken = Group::current().take_over(std::move(made));
     return taken == kSuccess ? result : taken;
   });
 }
 
-nccl::Result all_reduce(const void* caller, const Arguments& a, Comm comm) {
+/// The same for communicators whose ranks meet by unique ids.
+template <typename Make>
+nccl::Result create_by_id(const void* caller, Comm* comm, std::span<const UniqueId> ids, const Config* config,
+                          Make make) {
+  const bool are_sealed = std::all_of(ids.begin(), ids.end(), is_sealed);
+  if (are_sealed && !is_active()) {
+    log(LogLevel::kWarn,
+        "the process that made this communicator's unique id has ONEBIT_COMPRESS set and this one has not: "
+        "set it "
+        "alike on all ranks");
+    return kInvalidUsage;
+  }
+  return create(caller, comm, 1, config, true, are_sealed, [&](const RealNccl& real) {
+    std::vector<UniqueId> own;
+    std::transform(ids.begin(), ids.end(), std::back_inserter(own), opened);
+    return make(real, own.data());
+  });
+}
+
+nccl::Result reduce(const void* caller, const Arguments& a, Comm comm) {
   return forward(caller, [&](const RealNccl& real) {
     const std::shared_ptr<Communicator> communicator = is_active() ? find(comm) : nullptr;
-    const RealNccl& its = communicator != nullptr ? communicator->real() : real;
-    const auto pass_through = [&] {
-      return its.functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
-    };
-    if (communicator == nullptr) return pass_through();
+    if (communicator == nullptr) {
+      const auto function = a.scatters ? real.functions.reduce_scatter : real.functions.all_reduce;
+      return function(a.send, a.receive, a.count, a.type, a.op, comm, a.stream);
+    }
     QueuedCall queued{communicator, a, {}};
-    if (!communicator->decide(a, &queued.tag)) return pass_through();
+    if (!communicator->decide(a, &queued.tag)) return communicator->call_real(a);
     if (!communicator->accepts_buffers(a)) return nccl::kInvalidArgument;
     return Group::current().run(std::move(queued));
   });
@@ -125,7 +154,12 @@ onebitResult_t answer(const char* name, const Status& status, Function*, Args...
 
 ONEBIT_NCCL ncclAllReduce(const void* send, void* receive, std::size_t count, nccl::Type type, nccl::Op op,
                           Comm comm, cudaStream_t stream) {
-  return all_reduce(ONEBIT_CALLER, {send, receive, count, type, op, stream}, comm);
+  return reduce(ONEBIT_CALLER, {false, send, receive, count, type, op, stream}, comm);
+}
+
+ONEBIT_NCCL ncclReduceScatter(const void* send, void* receive, std::size_t count, nccl::Type type,
+                              nccl::Op op, Comm comm, cudaStream_t stream) {
+  return reduce(ONEBIT_CALLER, {true, send, receive, count, type, op, stream}, comm);
 }
 
 ONEBIT_NCCL ncclGroupStart() {
@@ -143,31 +177,43 @@ ONEBIT_NCCL ncclGroupEnd() {
   });
 }
 
-ONEBIT_NCCL ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int rank) {
-  return create(ONEBIT_CALLER, comm, 1, nullptr, true,
-                [&](const RealNccl& real) { return call(real.init_rank, comm, ranks, id, rank); });
-}
-
-ONEBIT_NCCL ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
-  return create(ONEBIT_CALLER, comm, 1, config, true, [&](const RealNccl& real) {
-    return call(real.init_rank_config, comm, ranks, id, rank, config);
+ONEBIT_NCCL ncclGetUniqueId(UniqueId* id) {
+  return forward(ONEBIT_CALLER, [&](const RealNccl& real) {
+    const nccl::Result result = call(real.get_unique_id, id);
+    if (result == kSuccess && is_active() && !is_inside_nccl) seal(*id);
+    return result;
   });
 }
 
-ONEBIT_NCCL ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config) {
-  return create(ONEBIT_CALLER, comm, 1, config, true, [&](const RealNccl& real) {
-    return call(real.init_rank_scalable, comm, ranks, rank, ids, id, config);
+ONEBIT_NCCL ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int rank) {
+  return create_by_id(ONEBIT_CALLER, comm, {&id, 1}, nullptr, [&](const RealNccl& real, UniqueId* own) {
+    return call(real.init_rank, comm, ranks, *own, rank);
+  });
+}
+
+ONEBIT_NCCL ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
+  return create_by_id(ONEBIT_CALLER, comm, {&id, 1}, config, [&](const RealNccl& real, UniqueId* own) {
+    return call(real.init_rank_config, comm, ranks, *own, rank, config);
+  });
+}
+
+ONEBIT_NCCL ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int count, UniqueId* ids,
+                                     Config* config) {
+  const std::span all(ids, ids == nullptr || count < 0 ? 0 : static_cast<std::size_t>(count));
+  return create_by_id(ONEBIT_CALLER, comm, all, config, [&](const RealNccl& real, UniqueId* own) {
+    return call(real.init_rank_scalable, comm, ranks, rank, count, own, config);
   });
 }
 
 ONEBIT_NCCL ncclCommInitAll(Comm* comms, int devices, const int* list) {
-  return create(ONEBIT_CALLER, comms, devices, nullptr, true,
+  return create(ONEBIT_CALLER, comms, devices, nullptr, true, true,
                 [&](const RealNccl& real) { return call(real.init_all, comms, devices, list); });
 }
 
 ONEBIT_NCCL ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) {
   const auto parent = is_active() ? find(comm) : nullptr;
   return create(ONEBIT_CALLER, made, 1, config, parent == nullptr || parent->is_blocking(),
+                parent != nullptr && parent->is_everywhere(),
                 [&](const RealNccl& real) { return call(real.split, comm, color, key, made, config); });
 }
 

@@ -16,9 +16,7 @@ nccl::Result run_exactly(const RealNccl& real, const std::vector<const QueuedCal
   if (const nccl::Result result = functions.group_start(); result != nccl::kSuccess) return result;
   nccl::Result first = nccl::kSuccess;
   for (const QueuedCall* const call : calls) {
-    const Arguments& a = call->arguments;
-    const nccl::Result result =
-        functions.all_reduce(a.send, a.receive, a.count, a.type, a.op, call->communicator->comm(), a.stream);
+    const nccl::Result result = call->communicator->call_real(call->arguments);
     if (first == nccl::kSuccess) first = result;
   }
   const nccl::Result result = functions.group_end();
@@ -27,13 +25,13 @@ nccl::Result run_exactly(const RealNccl& real, const std::vector<const QueuedCal
 
 /// Calls of communicators of one NCCL.
 nccl::Result run_together(const std::vector<QueuedCall>& calls) {
-  std::vector<cuda::AllReduce> requests;
+  std::vector<cuda::Reduction> requests;
   for (const QueuedCall& call : calls) {
     const Arguments& a = call.arguments;
-    requests.push_back({call.communicator->device_side(), a.send, a.receive, a.count, a.type, a.op,
-                        call.tag.c_str(), a.stream, false});
+    requests.push_back({call.communicator->device_side(), a.send, a.receive, a.count, a.scatters, a.type,
+                        a.op, call.tag.c_str(), a.stream, false});
   }
-  const nccl::Result result = shim_settings()->library->all_reduce(requests.data(), requests.size());
+  const nccl::Result result = shim_settings()->library->reduce(requests.data(), requests.size());
   if (result != nccl::kSuccess) return result;
   std::vector<const QueuedCall*> exact;
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -58,21 +56,36 @@ nccl::Result run_all(std::vector<QueuedCall> calls) {
   return nccl::kSuccess;
 }
 
+/// Makes our part of each, or gives none of them to the job.
 nccl::Result take_over_now(const std::vector<NewCommunicator>& made) {
   std::vector<std::shared_ptr<Communicator>> all;
+  nccl::Result result = nccl::kSuccess;
   for (const NewCommunicator& one : made) {
     if (*one.handle == nullptr) continue;  // a rank that ncclCommSplit leaves out
-    auto communicator = Communicator::create(one.real, *one.handle, one.name, one.is_blocking);
+    auto communicator = Communicator::create(one.real, *one.handle, one.making);
     if (!communicator.ok()) {
       log(LogLevel::kWarn, "{}", communicator.status().message());
-      return nccl::kSystemError;
+      result = nccl::kSystemError;
+      break;
     }
     all.push_back(*communicator);
   }
-  if (const nccl::Result result = Communicator::compare_settings(all); result != nccl::kSuccess)
-    return result;
-  for (const auto& communicator : all) add(communicator);
-  return nccl::kSuccess;
+  if (result == nccl::kSuccess) result = Communicator::compare_settings(all);
+  if (result == nccl::kSuccess) {
+    for (const auto& communicator : all) add(communicator);
+    return nccl::kSuccess;
+  }
+  for (const NewCommunicator& one : made) {
+    const nccl::Comm comm = std::exchange(*one.handle, nullptr);
+    if (comm == nullptr) continue;
+    const auto is_its = [&](const auto& communicator) { return communicator->comm() == comm; };
+    if (const auto ours = std::find_if(all.begin(), all.end(), is_its); ours != all.end()) {
+      (*ours)->give_up();
+    } else if (one.real->abort != nullptr) {
+      one.real->abort(comm);
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -90,7 +103,7 @@ nccl::Result Group::end(nccl::Result result) {
     // Only non-blocking communicators take their time, and these are never compressed.
     std::vector<NewCommunicator> waiting;
     for (const NewCommunicator& one : made) {
-      if (!one.is_blocking) waiting.push_back(one);
+      if (!one.making.is_blocking) waiting.push_back(one);
     }
     const nccl::Result taken = take_over_now(waiting);
     return taken == nccl::kSuccess ? result : taken;

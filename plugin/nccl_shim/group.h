@@ -19,9 +19,8 @@ struct QueuedCall {
 /// A communicator that NCCL has been asked to make; the handle may be there only when the group ends.
 struct NewCommunicator {
   const RealNccl* real;
-  const nccl::Comm* handle;
-  std::string name;
-  bool is_blocking;
+  nccl::Comm* handle;
+  Communicator::Making making;
 };
 
 class Group {

@@ -75,8 +75,11 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, "pncclSend", f.send);
   resolve(handle, "pncclRecv", f.receive);
   resolve(handle, kProbe, f.all_reduce);
+  resolve(handle, "pncclReduceScatter", f.reduce_scatter);
   resolve(handle, "pncclAllGather", f.all_gather);
+  resolve(handle, "pncclCommGetAsyncError", f.async_error);
   resolve(handle, "pncclGetErrorString", f.error_string);
+  resolve(handle, "pncclGetUniqueId", table->get_unique_id);
   resolve(handle, "pncclCommInitRank", table->init_rank);
   resolve(handle, "pncclCommInitRankConfig", table->init_rank_config);
   resolve(handle, "pncclCommInitRankScalable", table->init_rank_scalable);

@@ -6,6 +6,10 @@
 // object. A table is kept for each library, never freed, with the library held. Any thread.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "collective/nccl/nccl_abi.h"
 
 namespace onebit::shim {
@@ -32,6 +36,7 @@ struct Config {
 
 struct RealNccl {
   nccl::Functions functions{};
+  nccl::Result (*get_unique_id)(UniqueId* id) = nullptr;
   nccl::Result (*init_rank)(nccl::Comm* comm, int ranks, UniqueId id, int rank) = nullptr;
   nccl::Result (*init_rank_config)(nccl::Comm* comm, int ranks, UniqueId id, int rank,
                                    Config* config) = nullptr;
@@ -46,6 +51,11 @@ struct RealNccl {
   nccl::Result (*device)(nccl::Comm comm, int* device) = nullptr;
   int version = 0;
 
+  /// As in 2.6.4. Since 2.9 the number has one more digit for each part.
+  std::string version_text() const {
+    const int scale = version < 10000 ? 10 : 100;
+    return fmt::format("{}.{}.{}", version / (100 * scale), version / 100 % scale, version % 100);
+  }
   /// Whether it has all that a compressed allreduce needs (2.7 and later).
   bool is_recent() const { return functions.send != nullptr && functions.receive != nullptr; }
 };

@@ -59,6 +59,7 @@ onebitOptimizerConfig_t config_of(const Options& options) {
   config.local_step_clipper = options.local_step_clipper;
   config.gradient_clipping = options.gradient_clipping;
   config.deepspeed_compat = options.deepspeed_compat ? 1 : 0;
+  config.bound_moves = options.bound_moves ? 1 : 0;
   return config;
 }
 
@@ -85,6 +86,7 @@ Result<Options> options_of(const onebitOptimizerConfig_t& config) {
   options.local_step_clipper = config.local_step_clipper;
   options.gradient_clipping = config.gradient_clipping;
   options.deepspeed_compat = config.deepspeed_compat != 0;
+  options.bound_moves = config.bound_moves != 0;
   if (config.name != nullptr && *config.name != '\0') options.name = config.name;
   return options;
 }

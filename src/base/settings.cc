@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -18,15 +16,6 @@
 
 namespace onebit {
 namespace {
-
-Result<std::uint64_t> parse_unsigned(std::string_view text, std::uint64_t low, std::uint64_t high) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-    return Status::error(Code::kInvalidArgument, "a whole number from {} to {}", low, high);
-  }
-  return value;
-}
 
 std::string show_duration(std::chrono::milliseconds value) {
   const auto count = value.count();
@@ -203,12 +192,14 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_CODEC_IMPL", "", "`auto`, `scalar`, or a SIMD target such as `avx2` or `avx512`",
        "The implementation of the codec and of the optimizers' passes. All give the same bits.",
        text_parser(&Settings::codec_impl), text_shower(&Settings::codec_impl)},
-      {"ONEBIT_TRANSPORT", "", "`auto`, `tcp` or `nccl`",
-       "What carries the data between ranks. Automatic: TCP for host memory; for the allreduces of an NCCL "
-       "job, NCCL.",
+      {"ONEBIT_TRANSPORT", "", "`auto`, `tcp`, `verbs`, `ucx` or `nccl`",
+       "What carries the data between ranks: docs/transports.md. For the allreduces of an NCCL job, `auto` "
+       "is "
+       "NCCL.",
        [](Settings& s, std::string_view v) {
-         if (v != "auto" && v != "tcp" && v != "nccl")
-           return Status(Code::kInvalidArgument, "one of auto, tcp, nccl");
+         constexpr std::array<std::string_view, 5> kNames{"auto", "tcp", "verbs", "ucx", "nccl"};
+         if (std::find(kNames.begin(), kNames.end(), v) == kNames.end())
+           return Status(Code::kInvalidArgument, "one of auto, tcp, verbs, ucx, nccl");
          s.transport = std::string(v);
          return Status();
        },
@@ -239,6 +230,10 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_TCP_RCVBUF", "NCCL_SOCKET_RCVBUF", "bytes, with K, M or G; 0 = the system's own tuning",
        "SO_RCVBUF of each connection.", socket_buffer_parser(&Settings::tcp_rcvbuf),
        size_shower(&Settings::tcp_rcvbuf)},
+      {"ONEBIT_TRAFFIC_CLASS", "", "a whole number from 0 to 255; 0 = the system's own",
+       "The traffic class (IP_TOS, IPV6_TCLASS: 4 times the DSCP) of each connection. The NCCL plugin takes "
+       "the communicator's trafficClass where this is 0.",
+       number_parser(&Settings::traffic_class, 0, 255), number_shower(&Settings::traffic_class)},
       {"ONEBIT_SPIN_US", "", "microseconds, from 0 to 1000000",
        "How long a rank that waits in a small call (up to 1 MiB) polls, giving way to others, before it "
        "sleeps. 0 saves the most CPU time.",
@@ -319,57 +314,6 @@ Status parse_row(const SettingRow& row, Settings& settings, std::string_view ori
 
 }  // namespace
 
-Result<std::uint64_t> parse_size(std::string_view text) {
-  std::uint64_t factor = 1;
-  std::string_view digits = text;
-  if (!digits.empty()) {
-    switch (digits.back()) {
-      case 'k':
-      case 'K':
-        factor = std::uint64_t{1} << 10;
-        break;
-      case 'm':
-      case 'M':
-        factor = std::uint64_t{1} << 20;
-        break;
-      case 'g':
-      case 'G':
-        factor = std::uint64_t{1} << 30;
-        break;
-      default:
-        break;
-    }
-    if (factor != 1) digits.remove_suffix(1);
-  }
-  const auto value = parse_unsigned(digits, 0, std::numeric_limits<std::uint64_t>::max());
-  if (!value.ok() || *value > (std::uint64_t{1} << 60) / factor) {
-    return Status(Code::kInvalidArgument, "a whole number, with K, M or G if you like, up to 2^60");
-  }
-  return *value * factor;
-}
-
-Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
-  const auto unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
-  const std::string_view unit = text.substr(unit_at);
-  const double factor = unit == "ms" ? 1 : (unit.empty() || unit == "s") ? 1000 : unit == "min" ? 60'000 : 0;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + unit_at, value);
-  const double milliseconds = value * factor;
-  if (error != std::errc{} || end != text.data() + unit_at || !(milliseconds >= 1) || milliseconds > 1e10) {
-    return Status(Code::kInvalidArgument, "a time above 0 in seconds, or with a unit: ms, s, min");
-  }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
-}
-
-Result<std::uint32_t> parse_block(std::string_view text) {
-  if (text == "whole") return std::uint32_t{0};
-  const auto value = parse_size(text);
-  if (!value.ok() || *value < 256 || *value > 65536 || !std::has_single_bit(*value)) {
-    return Status(Code::kInvalidArgument, "whole, or a power of two from 256 to 65536");
-  }
-  return static_cast<std::uint32_t>(*value);
-}
-
 std::span<const SettingRow> setting_rows() {
   static const std::vector<SettingRow> rows = make_rows();
   return rows;
@@ -419,45 +363,6 @@ std::string print_settings(const Settings& settings) {
     if (row.name == "ONEBIT_SECRET" && !set && !settings.secret.empty()) origin = "ONEBIT_SECRET_FILE";
     text += fmt::format("{}={}  # {}\n", row.name, row.show(settings), origin);
   }
-  return text;
-}
-
-std::string settings_markdown() {
-  const Settings defaults;
-  std::string text =
-      "# Settings\n\n"
-      "Made from the table in `src/base/settings.cc` by `onebit_config --markdown`; a test keeps the two "
-      "equal.\n\n"
-      "All settings are environment variables, read when a communicator is created. A value that cannot be "
-      "parsed is\n"
-      "an error that names the variable, the value and what is accepted. Where NCCL has a variable for the "
-      "same thing,\n"
-      "it is used when ours is unset.\n\n"
-      "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
-  for (const SettingRow& row : setting_rows()) {
-    const std::string shown = row.show(defaults);
-    const std::string alias = row.nccl_name.empty() ? "" : fmt::format(" (or `{}`)", row.nccl_name);
-    text += fmt::format("| `{}`{} | {} | {} | {} |\n", row.name, alias,
-                        shown.empty() ? "unset" : fmt::format("`{}`", shown), row.type, row.meaning);
-  }
-  text +=
-      "\n## The rules of ONEBIT_COMPRESS\n\n"
-      "Rules are separated by `;` and tried in order; the first whose conditions all hold decides. A rule is "
-      "a list of\n"
-      "conditions separated by `,`; with `!` before it, it sends the call the exact way. No rule matches: "
-      "exact.\n\n"
-      "| condition | holds when |\n|---|---|\n"
-      "| `all` | always |\n"
-      "| `none` | never |\n"
-      "| `size>=BYTES`, `size<BYTES` | the buffer's size compares so; K, M, G are powers of 1024 |\n"
-      "| `ranks>=N`, `ranks<N` | the communicator's size compares so |\n"
-      "| `type=T\\|U` | the element type is one of these: float, half, bfloat16 |\n"
-      "| `op=sum\\|avg` | the reduction is one of these |\n"
-      "| `comm=GLOB` | the communicator's name matches |\n"
-      "| `tag=GLOB` | the tag matches |\n\n"
-      "Example: `ONEBIT_COMPRESS='!tag=*norm*;size>=1M,type=float,comm=dp*'`. Of calls through "
-      "onebit.h, only tagged ones are ever compressed.\n"
-      "The rules must be the same on all ranks; set-up compares them.\n";
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "base/parse.h"
 #include "base/status.h"
 
 namespace onebit {
@@ -44,6 +45,7 @@ struct Settings {
   std::uint32_t tcp_flows = 0;  ///< 0 = automatic
   std::uint64_t tcp_sndbuf = 0;
   std::uint64_t tcp_rcvbuf = 0;
+  std::uint32_t traffic_class = 0;  ///< of the IP header; 0 = the system's own
   std::uint32_t spin_us = 200;
   std::uint32_t net_speed = 0;  ///< Mbit/s; 0 = as the system says
   std::uint32_t connect_retries = 34;
@@ -90,13 +92,5 @@ std::string print_settings(const Settings& settings);
 
 /// docs/settings.md, made from the table.
 std::string settings_markdown();
-
-// Readers of single values, also for command lines and rules.
-/// Digits with an optional K, M, G (powers of 1024).
-Result<std::uint64_t> parse_size(std::string_view text);
-/// Seconds, or with a unit: ms, s, min.
-Result<std::chrono::milliseconds> parse_duration(std::string_view text);
-/// "whole" or a power of two from 256 to 65536.
-Result<std::uint32_t> parse_block(std::string_view text);
 
 }  // namespace onebit

@@ -219,7 +219,8 @@ Result<SocketAddress> local_address(int fd) {
   return SocketAddress(reinterpret_cast<sockaddr*>(&storage), length);
 }
 
-Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf) {
+Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf,
+                std::uint32_t traffic_class) {
   // Keep-alive: the first probe after a third of the time, then two more, a third apart.
   constexpr std::chrono::milliseconds::rep kLongest = 32'767;  // the kernel's
   const int step =
@@ -236,6 +237,13 @@ Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sn
   if (rcvbuf != 0) {
     ONEBIT_RETURN_IF_ERROR(set_option(
         fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(std::min<std::uint64_t>(rcvbuf, 1U << 30)), "SO_RCVBUF"));
+  }
+  if (traffic_class != 0) {
+    ONEBIT_ASSIGN_OR_RETURN(const SocketAddress local, local_address(fd));
+    const auto value = static_cast<int>(traffic_class);
+    ONEBIT_RETURN_IF_ERROR(local.family() == AF_INET6
+                               ? set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, value, "IPV6_TCLASS")
+                               : set_option(fd, IPPROTO_IP, IP_TOS, value, "IP_TOS"));
   }
   return Status();
 }

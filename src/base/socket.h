@@ -64,6 +64,7 @@ Result<SocketAddress> local_address(int fd);
 /// TCP_NODELAY, buffer sizes (0 = the system's tuning), and keep-alive so that a dead link shows within about
 /// `link_timeout` where nothing is in flight. (Not TCP_USER_TIMEOUT: it would also end connections to a rank
 /// which is alive but busy, whose window is closed.)
-Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf);
+Status tune_tcp(int fd, std::chrono::milliseconds link_timeout, std::uint64_t sndbuf, std::uint64_t rcvbuf,
+                std::uint32_t traffic_class = 0);
 
 }  // namespace onebit

@@ -47,11 +47,6 @@ std::span<std::byte> bytes_of(void* data, std::size_t bytes) {
   return {static_cast<std::byte*>(data), bytes};
 }
 
-/// A compressed call in words.
-std::string onebit_call(std::size_t count, DataType type, ReduceOp op, std::string_view tag) {
-  return fmt::format("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag);
-}
-
 void copy(void* to, const void* from, std::size_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, bytes);
 }
@@ -82,7 +77,7 @@ Status Communicator::all_reduce(const void* send, void* receive, std::size_t cou
   }
   ONEBIT_RETURN_IF_ERROR(in_step([&]() -> Status {
     if (!decision.compress) return exact_all_reduce(send, receive, count, type, op);
-    current_call_ = onebit_call(count, type, op, tag);
+    say_call("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag);
     ONEBIT_ASSIGN_OR_RETURN(Residual * residual, residuals_.get(tag, count, type, op));
     return onebit_all_reduce(send, receive, count, type, op, tag, parameters_, *residual);
   }));
@@ -95,8 +90,8 @@ Status Communicator::exact_all_reduce(const void* send, void* receive, std::size
                                       ReduceOp op) {
   const std::size_t bytes = count * size_of(type);
   const bool large = bytes >= kExactPoolBytes;
-  const Peers peers =
-      next_operation(fmt::format("allreduce of {} x {} {}", count, name_of(type), name_of(op)), bytes, large);
+  say_call("allreduce of {} x {} {}", count, name_of(type), name_of(op));
+  const Peers peers = next_operation(bytes, large);
   if (ranks() == 1 || count == 0) {
     copy(receive, send, bytes);
     return Status();
@@ -110,23 +105,23 @@ Status Communicator::exact_all_reduce(const void* send, void* receive, std::size
   const std::size_t chunk = kExactChunkBytes / size_of(type);
   const PartitionPlan plan(count, ranks(),
                            std::min(chunk, PartitionPlan(count, ranks(), chunk).partition_elements()));
-  ExactStages stages({send, receive, type, op}, plan, rank_, ranks(), kExactDepth, exact_slots_);
+  ExactStages stages({send, receive, type, op}, plan, rank_, ranks(), kExactDepth, exact_buffers_);
   ONEBIT_RETURN_IF_ERROR(stages.allocate());
   Schedule schedule(stages, peers, plan.chunks(), kExactDepth);
-  return drive(schedule);
+  return drive(schedule, std::min(kExactDepth, plan.chunks()));
 }
 
 Status Communicator::flat_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                      ReduceOp op, const Peers& peers) {
   const std::size_t bytes = count * size_of(type);
-  ONEBIT_RETURN_IF_ERROR(exact_slots_.reserve(bytes * ranks()));
+  ONEBIT_RETURN_IF_ERROR(exact_buffers_.slots.reserve(bytes * ranks()));
   DirectExchange exchange(peers, 0);
-  std::vector<const void*> pieces(ranks(), send);
+  std::pmr::vector<const void*> pieces(ranks(), send, peers.memory);
   for (std::size_t i = 1; i < ranks(); ++i) {
     const std::size_t peer = peers.after(i);
     exchange.add_send(peer, bytes_of(send, bytes));
-    exchange.add_receive(peer, {exact_slots_.data() + peer * bytes, bytes});
-    pieces[peer] = exact_slots_.data() + peer * bytes;
+    exchange.add_receive(peer, {exact_buffers_.slots.data() + peer * bytes, bytes});
+    pieces[peer] = exact_buffers_.slots.data() + peer * bytes;
   }
   ONEBIT_RETURN_IF_ERROR(drive(exchange));
   codec::exact_sum(type, op, pieces, count, receive);
@@ -136,14 +131,14 @@ Status Communicator::flat_all_reduce(const void* send, void* receive, std::size_
 Status Communicator::doubling_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                          ReduceOp op, const Peers& peers) {
   const std::size_t bytes = count * size_of(type);
-  ONEBIT_RETURN_IF_ERROR(exact_slots_.reserve(bytes));
+  ONEBIT_RETURN_IF_ERROR(exact_buffers_.slots.reserve(bytes));
   const void* mine = send;
-  const void* theirs = exact_slots_.data();
+  const void* theirs = exact_buffers_.slots.data();
   for (std::size_t distance = 1, round = 0; distance < ranks(); distance *= 2, ++round) {
     const std::size_t peer = rank_ ^ distance;
     DirectExchange exchange(peers, round);
     exchange.add_send(peer, bytes_of(mine, bytes));
-    exchange.add_receive(peer, {exact_slots_.data(), bytes});
+    exchange.add_receive(peer, {exact_buffers_.slots.data(), bytes});
     ONEBIT_RETURN_IF_ERROR(drive(exchange));
     // The lower rank's first on both sides, so that both get the same bits, NaNs too. AVG halves in each
     // round.
@@ -169,8 +164,8 @@ Status Communicator::compressed_all_reduce(void* buffer, std::size_t count, Data
 Status Communicator::onebit_all_reduce(const void* send, void* receive, std::size_t count, DataType type,
                                        ReduceOp op, std::string_view tag, const codec::Parameters& parameters,
                                        Residual& residual) {
-  const Peers peers =
-      next_operation(onebit_call(count, type, op, tag), count * size_of(type), count >= kPoolElements);
+  say_call("1-bit allreduce of {} x {} {}, tag '{}'", count, name_of(type), name_of(op), tag);
+  const Peers peers = next_operation(count * size_of(type), count >= kPoolElements);
   const PartitionPlan plan(count, ranks(), onebit_chunk(settings_, parameters.block, count, ranks()));
   const std::size_t depth = parameters.block == codec::kWhole ? plan.chunks() : settings_.pipeline_depth;
   OneBitStages stages({send, receive, count, type, op, parameters, codec_, &residual}, plan, rank_, ranks(),
@@ -185,7 +180,7 @@ Status Communicator::onebit_all_reduce(const void* send, void* receive, std::siz
   stages.finish_measure();
   Schedule schedule(stages, peers, plan.chunks(), depth);
   residual.in_call = true;
-  ONEBIT_RETURN_IF_ERROR(drive(schedule));
+  ONEBIT_RETURN_IF_ERROR(drive(schedule, std::min(depth, plan.chunks())));
   residual.in_call = false;
   return Status();
 }
@@ -198,7 +193,8 @@ Status Communicator::all_gather(const void* send, void* receive, std::size_t byt
 
 Status Communicator::gather_in_call(const void* send, void* receive, std::size_t bytes) {
   return in_step([&]() -> Status {
-    const Peers peers = next_operation(fmt::format("allgather of {} bytes a rank", bytes), bytes, false);
+    say_call("allgather of {} bytes a rank", bytes);
+    const Peers peers = next_operation(bytes, false);
     std::byte* const all = static_cast<std::byte*>(receive);
     copy(all + rank_ * bytes, send, bytes);
     if (bytes == 0) return Status();
@@ -216,8 +212,8 @@ Status Communicator::broadcast(const void* send, void* receive, std::size_t byte
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
   return in_step([&]() -> Status {
-    const Peers peers =
-        next_operation(fmt::format("broadcast of {} bytes from rank {}", bytes, root), bytes, false);
+    say_call("broadcast of {} bytes from rank {}", bytes, root);
+    const Peers peers = next_operation(bytes, false);
     if (rank_ == root) copy(receive, send, bytes);
     if (bytes == 0) return Status();
     std::byte* const buffer = static_cast<std::byte*>(receive);
@@ -254,7 +250,8 @@ Status Communicator::barrier() {
   const CallGuard guard(*this);
   ONEBIT_RETURN_IF_ERROR(guard.status());
   return in_step([&]() -> Status {
-    DirectExchange exchange(next_operation("barrier", 0, false), 0);
+    say_call("barrier");
+    DirectExchange exchange(next_operation(0, false), 0);
     for (std::size_t i = 1; i < ranks(); ++i) {
       const std::size_t peer = (rank_ + i) % ranks();
       exchange.add_send(peer, {});

@@ -61,8 +61,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(std::unique_ptr<boots
   if (const Status own = made->set_up(*rendezvous); !own.ok()) {
     return made->break_with(rendezvous->fail(own));
   }
-  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport tcp",
-      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name);
+  log(LogLevel::kInfo, "communicator '{}': rank {} of {}, {} compute threads, codec {}, transport {} ({})",
+      made->name_, made->rank_, made->ranks(), made->compute_threads_, made->codec_->name,
+      made->transport_.transport, made->transport_.why);
   return made;
 }
 
@@ -76,7 +77,7 @@ Status Communicator::set_up(bootstrap::Rendezvous& rendezvous) {
   if (settings_.transport == "nccl") {
     return Status(
         Code::kInvalidUsage,
-        "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto or tcp");
+        "ONEBIT_TRANSPORT=nccl is for the allreduces of an NCCL job; for host memory set auto, or another");
   }
   ONEBIT_ASSIGN_OR_RETURN(rules_, Rules::parse(settings_.compress));
   ONEBIT_ASSIGN_OR_RETURN(codec_, codec::find_implementation(settings_.codec_impl));
@@ -150,8 +151,7 @@ void Communicator::abort() noexcept try {
 } catch (...) {  // no memory for the words: the request stands
 }
 
-Peers Communicator::next_operation(std::string_view what, std::size_t bytes, bool with_pool) {
-  current_call_ = what;
+Peers Communicator::next_operation(std::size_t bytes, bool with_pool) {
   polling_ = std::chrono::microseconds(bytes <= kPolledBytes ? settings_.spin_us : 0);
   ++operation_;
   Peers peers;
@@ -159,7 +159,8 @@ Peers Communicator::next_operation(std::string_view what, std::size_t bytes, boo
   peers.endpoints = endpoints_;
   peers.pool = with_pool ? pool() : nullptr;
   peers.operation = operation_;
-  peers.check = XXH32(what.data(), what.size(), 0);
+  peers.check = XXH32(current_call_.data(), current_call_.size(), 0);
+  peers.memory = &call_memory_;
   return peers;
 }
 
@@ -198,9 +199,11 @@ void Communicator::run_parallel(std::size_t count, ParallelBody body, const void
   finished_.clear();
 }
 
-Status Communicator::drive(Operation& operation) {
+Status Communicator::drive(Operation& operation, std::size_t depth) {
   Status status;
   try {
+    completed_.reserve(Schedule::most_transfers(ranks(), depth));
+    finished_.reserve(Schedule::most_computations(ranks(), depth));
     status = drive_loop(operation);
   } catch (const std::exception& error) {  // out of memory
     status = Status(Code::kSystemError, error.what());

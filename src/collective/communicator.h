@@ -11,7 +11,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -24,13 +26,14 @@
 #include "base/types.h"
 #include "bootstrap/rendezvous.h"
 #include "codec/codec.h"
+#include "collective/exact_stages.h"
 #include "collective/live_name.h"
 #include "collective/onebit_stages.h"
 #include "collective/operation.h"
 #include "collective/residual_store.h"
 #include "collective/rules.h"
 #include "collective/thread_pool.h"
-#include "transport/transport.h"
+#include "transport/factory.h"
 
 namespace onebit::collective {
 
@@ -111,6 +114,7 @@ class Communicator {
   Status set_up(bootstrap::Rendezvous& rendezvous);
   Status connect(bootstrap::Rendezvous& rendezvous);
   Status compare_settings(bootstrap::Rendezvous& rendezvous);
+  Status choose_transport(bootstrap::Rendezvous& rendezvous, Deadline deadline);
   /// Starts to connect to the ranks below this one.
   Status open_connections(std::span<const std::vector<std::byte>> handles);
 
@@ -132,15 +136,21 @@ class Communicator {
                            std::string_view tag, const codec::Parameters& parameters, Residual& residual);
   using ParallelBody = void (*)(const void* context, std::size_t i);
   void run_parallel(std::size_t count, ParallelBody body, const void* context);
-  /// The peers of the next operation. `what` describes it; ranks whose descriptions differ find out. `bytes`
-  /// are this rank's, for the way of waiting.
-  Peers next_operation(std::string_view what, std::size_t bytes, bool with_pool);
+  /// Describes the call that begins, equally on all ranks: those whose descriptions differ find out.
+  template <typename... Arguments>
+  void say_call(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    current_call_.clear();
+    fmt::format_to(std::back_inserter(current_call_), format, std::forward<Arguments>(arguments)...);
+  }
+  /// The peers of the next operation, of the call as described. `bytes` are this rank's, for the way of
+  /// waiting.
+  Peers next_operation(std::size_t bytes, bool with_pool);
   /// The compute threads, started at first use; null when the settings ask for none or they cannot be
   /// started.
   ThreadPool* pool();
-  /// Runs an operation to its end. On a failure nothing of it is pending any more, and the communicator is
-  /// broken.
-  Status drive(Operation& operation);
+  /// Runs an operation to its end, with up to `depth` chunks in flight. On a failure nothing of it is pending
+  /// any more, and the communicator is broken.
+  Status drive(Operation& operation, std::size_t depth = 1);
   Status drive_loop(Operation& operation);
   /// Ok unless a rank sends for another call than the one in which this rank waits for it.
   Status check_in_step() const;
@@ -162,10 +172,12 @@ class Communicator {
   unsigned compute_threads_ = 0;
   std::vector<std::string> where_;  // by rank, for messages
 
+  transport::Choice transport_;
   std::unique_ptr<transport::Context> context_;
   std::vector<std::unique_ptr<transport::Endpoint>> owned_endpoints_;
   std::vector<transport::Endpoint*> endpoints_;
   std::unique_ptr<ThreadPool> pool_;
+  static constexpr std::size_t kPooledBytes = std::size_t{1} << 20;
   struct ParallelTask;
   std::vector<ParallelTask> parallel_tasks_;  // one a compute thread
   std::vector<transport::Request*> completed_;
@@ -178,7 +190,9 @@ class Communicator {
   std::optional<LiveName> live_name_;
   ResidualStore residuals_;
   OneBitBuffers onebit_buffers_;
-  AlignedBuffer<std::byte> exact_slots_;
+  ExactBuffers exact_buffers_;
+  /// What operations hold: a call of a shape that has been takes nothing from the system.
+  std::pmr::unsynchronized_pool_resource call_memory_{{0, kPooledBytes}};
   Statistics statistics_;
 
   std::atomic<bool> in_call_{false};

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace onebit::collective {
 class DirectExchange final : public Operation {
  public:
   /// `round` tells the rounds of one operation apart.
-  DirectExchange(const Peers& peers, std::size_t round) : peers_(peers), round_(round) {}
+  DirectExchange(const Peers& peers, std::size_t round)
+      : peers_(peers), round_(round), transfers_(peers.memory) {}
 
   /// To be called before start(). Empty messages are sent too.
   void add_send(std::size_t peer, std::span<const std::byte> bytes);
@@ -38,7 +40,7 @@ class DirectExchange final : public Operation {
   };
   const Peers peers_;
   const std::size_t round_;
-  std::deque<Transfer> transfers_;
+  std::pmr::deque<Transfer> transfers_;
   std::size_t pending_ = 0;
 };
 

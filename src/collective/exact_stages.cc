@@ -7,16 +7,17 @@
 namespace onebit::collective {
 
 ExactStages::ExactStages(const ExactCall& call, const PartitionPlan& plan, std::size_t rank,
-                         std::size_t ranks, std::size_t depth, AlignedBuffer<std::byte>& slots)
+                         std::size_t ranks, std::size_t depth, ExactBuffers& buffers)
     : call_(call),
       plan_(plan),
       rank_(rank),
       ranks_(ranks),
       depth_(std::min(depth, plan.chunks())),
-      slots_(slots) {}
+      buffers_(buffers) {}
 
 Status ExactStages::allocate() {
-  return slots_.reserve(ranks_ * depth_ * slot_bytes());
+  buffers_.pieces.resize(std::max(buffers_.pieces.size(), ranks_ * depth_));
+  return buffers_.slots.reserve(ranks_ * depth_ * slot_bytes());
 }
 
 std::span<const std::byte> ExactStages::piece(std::size_t owner, std::size_t chunk) {
@@ -26,12 +27,12 @@ std::span<const std::byte> ExactStages::piece(std::size_t owner, std::size_t chu
 }
 
 std::span<std::byte> ExactStages::piece_slot(std::size_t from, std::size_t chunk) {
-  return {slots_.data() + (from * depth_ + chunk % depth_) * slot_bytes(),
+  return {buffers_.slots.data() + (from * depth_ + chunk % depth_) * slot_bytes(),
           plan_.chunk(rank_, chunk).length * size_of(call_.type)};
 }
 
 Status ExactStages::reduce(std::size_t chunk) {
-  std::vector<const void*> pieces(ranks_);
+  const std::span<const void*> pieces(buffers_.pieces.data() + chunk % depth_ * ranks_, ranks_);
   for (std::size_t from = 0; from < ranks_; ++from) {
     pieces[from] = from == rank_ ? piece(rank_, chunk).data() : piece_slot(from, chunk).data();
   }

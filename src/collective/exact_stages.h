@@ -15,6 +15,12 @@
 
 namespace onebit::collective {
 
+/// What the calls of a communicator reuse.
+struct ExactBuffers {
+  AlignedBuffer<std::byte> slots;   ///< pieces of other ranks
+  std::vector<const void*> pieces;  ///< W for each chunk in flight
+};
+
 struct ExactCall {
   const void* send = nullptr;
   void* receive = nullptr;
@@ -24,9 +30,8 @@ struct ExactCall {
 
 class ExactStages final : public Stages {
  public:
-  /// `slots` holds the pieces of other ranks and is reused between calls.
   ExactStages(const ExactCall& call, const PartitionPlan& plan, std::size_t rank, std::size_t ranks,
-              std::size_t depth, AlignedBuffer<std::byte>& slots);
+              std::size_t depth, ExactBuffers& buffers);
   Status allocate();
 
   Status prepare(std::size_t, std::size_t) override { return Status(); }
@@ -46,7 +51,7 @@ class ExactStages final : public Stages {
   const std::size_t rank_;
   const std::size_t ranks_;
   const std::size_t depth_;
-  AlignedBuffer<std::byte>& slots_;
+  ExactBuffers& buffers_;
 };
 
 }  // namespace onebit::collective

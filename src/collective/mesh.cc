@@ -78,6 +78,16 @@ Status Communicator::compare_settings(bootstrap::Rendezvous& rendezvous) {
   return Status();
 }
 
+Status Communicator::choose_transport(bootstrap::Rendezvous& rendezvous, Deadline deadline) {
+  if (settings_.transport != "auto" || ranks() == 1) {
+    ONEBIT_ASSIGN_OR_RETURN(transport_, transport::choose(settings_));
+    return Status();
+  }
+  ONEBIT_ASSIGN_OR_RETURN(const auto offers, rendezvous.all_gather(transport::offer(settings_), deadline));
+  ONEBIT_ASSIGN_OR_RETURN(transport_, transport::choose(settings_, offers));
+  return Status();
+}
+
 Status Communicator::open_connections(std::span<const std::vector<std::byte>> handles) {
   const auto my_number = static_cast<std::uint32_t>(rank_);
   for (std::size_t peer = 0; peer < rank_; ++peer) {
@@ -96,8 +106,10 @@ Status Communicator::open_connections(std::span<const std::vector<std::byte>> ha
 
 Status Communicator::connect(bootstrap::Rendezvous& rendezvous) {
   const Deadline deadline = Deadline::after(settings_.init_timeout);
-  ONEBIT_ASSIGN_OR_RETURN(context_, transport::make_tcp_context(settings_, rendezvous.own_address(),
-                                                                flows_for(settings_, ranks())));
+  ONEBIT_RETURN_IF_ERROR(choose_transport(rendezvous, deadline));
+  ONEBIT_ASSIGN_OR_RETURN(context_,
+                          transport::make_context(transport_.transport, settings_, rendezvous.own_address(),
+                                                  flows_for(settings_, ranks())));
   if (ranks() == 1) return Status();
   ONEBIT_ASSIGN_OR_RETURN(const auto listener, context_->listen(0));
   ONEBIT_ASSIGN_OR_RETURN(const auto handles,

@@ -24,6 +24,7 @@ OneBitStages::OneBitStages(const OneBitCall& call, const PartitionPlan& plan, st
 
 Status OneBitStages::allocate() {
   ONEBIT_RETURN_IF_ERROR(buffers_.frames.reserve(3 * ranks_ * depth_ * frame_capacity_));
+  buffers_.pieces.resize(std::max(buffers_.pieces.size(), ranks_ * depth_));
   if (!whole()) return Status();
   ONEBIT_RETURN_IF_ERROR(buffers_.averaged.reserve(plan_.partition(rank_).length));
   return buffers_.sums.reserve(ranks_ * codec::sub_block_count(plan_.partition_elements()));
@@ -80,7 +81,7 @@ std::span<std::byte> OneBitStages::piece_slot(std::size_t from, std::size_t chun
 Status OneBitStages::reduce(std::size_t chunk) {
   const Range range = plan_.chunk(rank_, chunk);
   const std::size_t bytes = codec::frame_bytes(range.length, call_.parameters.block);
-  std::vector<codec::Packed> pieces(ranks_);
+  const std::span<codec::Packed> pieces(buffers_.pieces.data() + chunk % depth_ * ranks_, ranks_);
   for (std::size_t from = 0; from < ranks_; ++from) {
     const std::byte* piece = frame(from == rank_ ? Slot::kPieceOut : Slot::kPieceIn, from, chunk);
     const auto opened = codec::open_frame({piece, bytes}, range.length, call_.parameters);

@@ -25,6 +25,7 @@ struct OneBitBuffers {
   AlignedBuffer<std::byte> frames;
   AlignedBuffer<float> averaged;
   AlignedBuffer<float> sums;
+  std::vector<codec::Packed> pieces;  ///< W for each chunk in flight
 };
 
 struct OneBitCall {

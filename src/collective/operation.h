@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Peers {
   ThreadPool* pool = nullptr;                       ///< null: compute in the calling thread
   std::uint32_t operation = 0;                      ///< the number of this call, equal on all ranks
   std::uint32_t check = 0;                          ///< what the call is; equal on all ranks that agree
+  /// For what the operation keeps in the calling thread. One that is kept from call to call, as a pool,
+  /// makes later calls of the same shape take nothing from the system.
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();
 
   std::size_t size() const { return endpoints.size(); }
   /// The i-th peer after this rank, i from 1 to size() - 1: ranks that start at different peers do not crowd

@@ -2,8 +2,8 @@
 // all ranks.
 //
 // A partition has roundup(ceil(count / W), 8) elements, so that partitions start at a whole byte of bits; the
-// last ones may be shorter or empty. Chunks are equal but for a partition's last; every partition has
-// `chunks` of them, possibly empty.
+// last ones may be shorter or empty. Those of a reduce-scatter are the ranks' blocks, whatever their length.
+// Chunks are equal but for a partition's last; every partition has `chunks` of them, possibly empty.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,13 @@ class PartitionPlan {
   /// `chunk` elements a chunk, at least 1; `chunks` is at least 1 even for count 0.
   PartitionPlan(std::size_t count, std::size_t ranks, std::size_t chunk)
       : count_(count), size_((count / ranks + (count % ranks != 0) + 7) / 8 * 8), chunk_(chunk) {}
+
+  /// `ranks` partitions of `block` elements each.
+  static PartitionPlan of_blocks(std::size_t block, std::size_t ranks, std::size_t chunk) {
+    PartitionPlan plan(block * ranks, ranks, chunk);
+    plan.size_ = block;
+    return plan;
+  }
 
   std::size_t chunk_elements() const { return chunk_; }
   std::size_t chunks() const { return std::max<std::size_t>(1, (size_ + chunk_ - 1) / chunk_); }

@@ -5,60 +5,53 @@
 
 namespace onebit::collective {
 
-struct Schedule::Computation final : Task {
-  Schedule* schedule = nullptr;
-  Stage stage{};
-  std::size_t owner = 0;
-  std::size_t chunk = 0;
-  Status status;
-
-  void run() noexcept override {
-    try {
-      status = run_stage(schedule->stages_);
-    } catch (const std::exception& error) {  // out of memory
-      status = Status(Code::kSystemError, error.what());
-    }
+void Schedule::Computation::run() noexcept {
+  try {
+    status = run_stage(schedule->stages_);
+  } catch (const std::exception& error) {  // out of memory
+    status = Status(Code::kSystemError, error.what());
   }
+}
 
- private:
-  Status run_stage(Stages& stages) const {
-    switch (stage) {
-      case Stage::kPrepare:
-        return stages.prepare(owner, chunk);
-      case Stage::kReduce:
-        return stages.reduce(chunk);
-      case Stage::kFinish:
-        return stages.finish_reduction();
-      case Stage::kEmit:
-        return stages.emit(chunk);
-      case Stage::kConsume:
-        return stages.consume(owner, chunk);
-    }
-    return Status();
+Status Schedule::Computation::run_stage(Stages& stages) const {
+  switch (stage) {
+    case Stage::kPrepare:
+      return stages.prepare(owner, chunk);
+    case Stage::kReduce:
+      return stages.reduce(chunk);
+    case Stage::kFinish:
+      return stages.finish_reduction();
+    case Stage::kEmit:
+      return stages.emit(chunk);
+    case Stage::kConsume:
+      return stages.consume(owner, chunk);
   }
-};
-
-struct Schedule::Transfer {
-  transport::Request request;
-  Message message{};
-  std::size_t peer = 0;
-  std::size_t chunk = 0;
-  std::size_t expected = 0;
-};
+  return Status();
+}
 
 Schedule::Schedule(Stages& stages, const Peers& peers, std::size_t chunks, std::size_t depth)
     : stages_(stages),
       peers_(peers),
       chunks_(chunks),
       depth_(std::min(depth, chunks)),
-      ranks_(peers.size()),
-      pieces_present_(chunks, 0),
-      results_left_(chunks, peers.size()),
-      reduced_(chunks, 0) {
-  for (Rank& rank : ranks_) rank.result_in.resize(chunks, 0);
+      ranks_(peers.size(), peers.memory),
+      result_in_(peers.size() * chunks, 0, peers.memory),
+      pieces_present_(chunks, 0, peers.memory),
+      results_left_(chunks, peers.size(), peers.memory),
+      reduced_(chunks, 0, peers.memory),
+      computations_(peers.memory),
+      free_computations_(peers.memory),
+      inline_queue_(peers.memory),
+      transfers_(peers.memory),
+      free_transfers_(peers.memory) {
+  // As many as can be at once, so that what a call takes does not depend on timing.
+  for (std::size_t i = 0; i < most_transfers(peers.size(), depth_); ++i) {
+    free_transfers_.push_back(&transfers_.emplace_back());
+  }
+  for (std::size_t i = 0; i < most_computations(peers.size(), depth_); ++i) {
+    free_computations_.push_back(&computations_.emplace_back());
+  }
 }
-
-Schedule::~Schedule() = default;
 
 Status Schedule::start() {
   for (std::size_t chunk = 0; chunk < depth_; ++chunk) {
@@ -116,8 +109,8 @@ std::vector<std::size_t> Schedule::waiting_for() const {
     if (ranks_[peers_.after(i)].results_in < chunks_) late.push_back(peers_.after(i));
   }
   for (const auto& transfer : transfers_) {
-    if (late.empty() && transfer->request.state == transport::Request::State::kPending)
-      late.push_back(transfer->peer);
+    if (late.empty() && transfer.request.state == transport::Request::State::kPending)
+      late.push_back(transfer.peer);
   }
   std::sort(late.begin(), late.end());
   return late;
@@ -126,7 +119,8 @@ std::vector<std::size_t> Schedule::waiting_for() const {
 bool Schedule::may_prepare(std::size_t owner, std::size_t chunk) const {
   if (chunk >= chunks_) return false;
   if (chunk < depth_) return true;
-  return owner == peers_.rank ? reduced_[chunk - depth_] != 0 : ranks_[owner].result_in[chunk - depth_] != 0;
+  return owner == peers_.rank ? reduced_[chunk - depth_] != 0
+                              : result_in_[owner * chunks_ + chunk - depth_] != 0;
 }
 
 bool Schedule::result_slot_is_free(std::size_t chunk) const {
@@ -179,8 +173,7 @@ Status Schedule::send_result(std::size_t chunk) {
 Status Schedule::compute(Stage stage, std::size_t owner, std::size_t chunk) {
   if (stage == Stage::kConsume && stages_.passes_data_through()) return computed(stage, owner, chunk);
   if (free_computations_.empty()) {
-    computations_.push_back(std::make_unique<Computation>());
-    free_computations_.push_back(computations_.back().get());
+    free_computations_.push_back(&computations_.emplace_back());
   }
   Computation& task = *free_computations_.back();
   free_computations_.pop_back();
@@ -236,8 +229,7 @@ Status Schedule::computed(Stage stage, std::size_t owner, std::size_t chunk) {
 
 Status Schedule::transfer(Message message, std::size_t peer, std::size_t chunk) {
   if (free_transfers_.empty()) {
-    transfers_.push_back(std::make_unique<Transfer>());
-    free_transfers_.push_back(transfers_.back().get());
+    free_transfers_.push_back(&transfers_.emplace_back());
   }
   Transfer& next = *free_transfers_.back();
   free_transfers_.pop_back();
@@ -289,7 +281,7 @@ Status Schedule::transferred(Message message, std::size_t peer, std::size_t chun
       return reduce_more();
     case Message::kResultIn:
       ++ranks_[peer].results_in;
-      ranks_[peer].result_in[chunk] = 1;
+      result_in_[peer * chunks_ + chunk] = 1;
       ONEBIT_RETURN_IF_ERROR(compute(Stage::kConsume, peer, chunk));
       return prepare_more();
   }

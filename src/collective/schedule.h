@@ -21,7 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -64,7 +64,12 @@ class Schedule final : public Operation {
  public:
   /// `depth` chunks in flight, at least 1.
   Schedule(Stages& stages, const Peers& peers, std::size_t chunks, std::size_t depth);
-  ~Schedule() override;
+  /// What is under way at once at most: a piece and a result, in and out, of each peer and chunk in flight;
+  /// preparing and consuming each, reducing and emitting this rank's own, and the end of the reduction.
+  static std::size_t most_transfers(std::size_t ranks, std::size_t depth) { return 4 * depth * ranks; }
+  static std::size_t most_computations(std::size_t ranks, std::size_t depth) {
+    return 2 * depth * (ranks + 1) + 1;
+  }
 
   Status start() override;
   Status on_request(transport::Request& request) override;
@@ -76,12 +81,28 @@ class Schedule final : public Operation {
  private:
   enum class Stage : std::uint8_t { kPrepare, kReduce, kFinish, kEmit, kConsume };
   enum class Message : std::uint8_t { kPieceOut, kPieceIn, kResultOut, kResultIn };
-  struct Computation;
-  struct Transfer;
+  struct Computation final : Task {
+    Schedule* schedule = nullptr;
+    Stage stage{};
+    std::size_t owner = 0;
+    std::size_t chunk = 0;
+    Status status;
+
+    void run() noexcept override;
+
+   private:
+    Status run_stage(Stages& stages) const;
+  };
+  struct Transfer {
+    transport::Request request;
+    Message message{};
+    std::size_t peer = 0;
+    std::size_t chunk = 0;
+    std::size_t expected = 0;
+  };
   struct Rank {
-    std::size_t prepare_started = 0;      ///< chunks of this owner's partition whose preparation has begun
-    std::size_t pieces_in = 0;            ///< pieces of this rank that have arrived here
-    std::vector<std::uint8_t> result_in;  ///< by chunk: this owner's result is here
+    std::size_t prepare_started = 0;  ///< chunks of this owner's partition whose preparation has begun
+    std::size_t pieces_in = 0;        ///< pieces of this rank that have arrived here
     std::size_t results_in = 0;
   };
 
@@ -100,21 +121,22 @@ class Schedule final : public Operation {
   const Peers peers_;
   const std::size_t chunks_;
   const std::size_t depth_;
-  std::vector<Rank> ranks_;
-  std::vector<std::size_t>
+  std::pmr::vector<Rank> ranks_;
+  std::pmr::vector<std::uint8_t> result_in_;  ///< by owner and chunk: its result is here
+  std::pmr::vector<std::size_t>
       pieces_present_;  ///< by chunk: how many of the W pieces of this rank's partition are here
-  std::vector<std::size_t>
+  std::pmr::vector<std::size_t>
       results_left_;  ///< by chunk: sends and own use of this rank's result that are not over
-  std::vector<std::uint8_t> reduced_;  ///< by chunk
+  std::pmr::vector<std::uint8_t> reduced_;  ///< by chunk
   std::size_t reduce_started_ = 0;
   std::size_t reduce_finished_ = 0;
   std::size_t consumed_ = 0;  ///< results used, of all owners
   std::size_t transfers_pending_ = 0;
-  std::deque<std::unique_ptr<Computation>> computations_;
-  std::vector<Computation*> free_computations_;
-  std::deque<Computation*> inline_queue_;  ///< waiting computations, when there is no pool
-  std::deque<std::unique_ptr<Transfer>> transfers_;
-  std::vector<Transfer*> free_transfers_;
+  std::pmr::deque<Computation> computations_;
+  std::pmr::vector<Computation*> free_computations_;
+  std::pmr::deque<Computation*> inline_queue_;  ///< waiting computations, when there is no pool
+  std::pmr::deque<Transfer> transfers_;
+  std::pmr::vector<Transfer*> free_transfers_;
 };
 
 }  // namespace onebit::collective

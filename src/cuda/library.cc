@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "collective/nccl/device_guard.h"
 #include "collective/nccl/nccl_communicator.h"
+#include "optimizer/cuda/pass_queue.h"
 
 namespace onebit::cuda {
 namespace {
@@ -53,16 +54,22 @@ NcclCommunicator* create(const CommunicatorSettings& settings, char* message, st
 
 CommunicatorStatistics statistics(const NcclCommunicator* communicator) {
   const nccl::Statistics now = communicator->statistics();
-  return {now.calls, now.bytes, now.sent_bytes, now.residual_bytes, now.resets};
+  return {now.calls, now.batches, now.bytes, now.sent_bytes, now.residual_bytes, now.resets};
 }
 
-nccl::Result all_reduce(AllReduce* calls, std::size_t count) {
+nccl::Result reduce(Reduction* calls, std::size_t count) {
   return guarded([&] {
     std::vector<nccl::Request> requests;
-    for (const AllReduce& call : std::span(calls, count)) {
-      requests.push_back({call.communicator, call.send, call.receive, call.count,
-                          static_cast<DataType>(call.type), static_cast<ReduceOp>(call.op), call.tag,
-                          call.stream, false});
+    for (const Reduction& call : std::span(calls, count)) {
+      requests.push_back({call.communicator,
+                          call.send,
+                          call.receive,
+                          {call.count, call.scatters},
+                          static_cast<DataType>(call.type),
+                          static_cast<ReduceOp>(call.op),
+                          call.tag,
+                          call.stream,
+                          false});
     }
     const nccl::Result result = nccl::run(requests);
     for (std::size_t i = 0; i < count; ++i) calls[i].compressed = requests[i].compressed;
@@ -105,17 +112,60 @@ bool is_reachable(const void* address, int device) {
   return attributes.type != cudaMemoryTypeUnregistered;
 }
 
+// ---- an optimizer's passes ----
+
+using optimizer::Job;
+using optimizer::LambNumbers;
+using optimizer::LambRule;
+using optimizer::cuda::PassQueue;
+
+PassQueue* create_passes(const std::size_t* counts, std::size_t jobs, cudaStream_t stream, char* message,
+                         std::size_t size) {
+  PassQueue* made = nullptr;
+  guarded([&] {
+    auto result = PassQueue::create({counts, jobs}, stream);
+    if (result.ok()) {
+      made = std::move(*result).release();
+    } else {
+      std::snprintf(message, size, "%s", result.status().message().c_str());
+    }
+    return nccl::kSuccess;
+  });
+  return made;
+}
+
+cudaError_t choose_steps(PassQueue* queue, const LambRule* rules, const LambNumbers* numbers,
+                         std::size_t count) {
+  return queue->choose_steps({rules, count}, {numbers, count});
+}
+
 constexpr Library kLibrary = {
     .version = kLibraryVersion,
     .create = create,
     .destroy = [](NcclCommunicator* communicator) { delete communicator; },
     .abort = [](NcclCommunicator* communicator) { communicator->abort(); },
     .statistics = statistics,
-    .all_reduce = all_reduce,
+    .reduce = reduce,
     .compare = compare,
     .is_capturing = is_capturing,
     .is_reachable = is_reachable,
     .set_log_level = [](int level) { onebit::set_log_level(static_cast<LogLevel>(level)); },
+    .create_passes = create_passes,
+    .destroy_passes = [](PassQueue* queue) { delete queue; },
+    .run_pass =
+        [](PassQueue* queue, optimizer::Pass pass, const Job* jobs, std::size_t count) {
+          return queue->run(pass, {jobs, count});
+        },
+    .fetch_results =
+        [](PassQueue* queue, Job* jobs, std::size_t count) {
+          return queue->fetch({jobs, count});
+        },
+    .choose_steps = choose_steps,
+    .fetch_numbers =
+        [](PassQueue* queue, LambNumbers* numbers, std::size_t count) {
+          return queue->fetch_numbers({numbers, count});
+        },
+    .error_name = [](cudaError_t error) { return cudaGetErrorString(error); },
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The one door of libonebit-cuda.so: a table of functions, found by its name with dlsym. Plain data goes
 // through it, no exceptions do. Whoever opens it is built from the same tree; the version tells when not.
 //
-// Threads: as NcclCommunicator's.
+// Threads: as NcclCommunicator's and PassQueue's.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,19 @@ namespace onebit::nccl {
 class NcclCommunicator;
 }
 
+namespace onebit::optimizer {
+enum class Pass : std::uint8_t;
+struct Job;
+struct LambNumbers;
+struct LambRule;
+namespace cuda {
+class PassQueue;
+}
+}  // namespace onebit::optimizer
+
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 1;
+constexpr int kLibraryVersion = 4;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {
@@ -30,15 +40,17 @@ struct CommunicatorSettings {
 };
 
 struct CommunicatorStatistics {
-  std::uint64_t calls, bytes, sent_bytes, residual_bytes, resets;
+  std::uint64_t calls, batches, bytes, sent_bytes, residual_bytes, resets;
 };
 
-/// An allreduce as the job called it; see nccl::Request. `type` and `op` are NCCL's numbers.
-struct AllReduce {
+/// An allreduce or reduce-scatter as the job called it; see nccl::Request. `type` and `op` are NCCL's
+/// numbers.
+struct Reduction {
   nccl::NcclCommunicator* communicator;
   const void* send;
   void* receive;
-  std::size_t count;
+  std::size_t count;  ///< elements; of a rank's block where it scatters
+  bool scatters;
   nccl::Type type;
   nccl::Op op;
   const char* tag;  ///< "": the tensor is recognised by its buffer
@@ -64,7 +76,7 @@ struct Library {
   /// Before NCCL aborts it: a call in progress in another thread ends. Any thread.
   void (*abort)(nccl::NcclCommunicator* communicator);
   CommunicatorStatistics (*statistics)(const nccl::NcclCommunicator* communicator);
-  nccl::Result (*all_reduce)(AllReduce* calls, std::size_t count);
+  nccl::Result (*reduce)(Reduction* calls, std::size_t count);
   /// Collective over all ranks of each; waits.
   nccl::Result (*compare)(Comparison* comparisons, std::size_t count);
   /// Whether the stream is being captured into a graph.
@@ -73,6 +85,21 @@ struct Library {
   bool (*is_reachable)(const void* address, int device);
   /// onebit::LogLevel's numbers.
   void (*set_log_level)(int level);
+
+  // ---- an optimizer's passes; see optimizer/cuda/pass_queue.h ----
+  /// Null, with the reason in `message`, when it cannot be.
+  optimizer::cuda::PassQueue* (*create_passes)(const std::size_t* counts, std::size_t jobs,
+                                               cudaStream_t stream, char* message, std::size_t size);
+  /// Waits for its stream.
+  void (*destroy_passes)(optimizer::cuda::PassQueue* queue);
+  cudaError_t (*run_pass)(optimizer::cuda::PassQueue* queue, optimizer::Pass pass, const optimizer::Job* jobs,
+                          std::size_t count);
+  cudaError_t (*fetch_results)(optimizer::cuda::PassQueue* queue, optimizer::Job* jobs, std::size_t count);
+  cudaError_t (*choose_steps)(optimizer::cuda::PassQueue* queue, const optimizer::LambRule* rules,
+                              const optimizer::LambNumbers* numbers, std::size_t count);
+  cudaError_t (*fetch_numbers)(optimizer::cuda::PassQueue* queue, optimizer::LambNumbers* numbers,
+                               std::size_t count);
+  const char* (*error_name)(cudaError_t error);
 };
 
 }  // namespace onebit::cuda

@@ -35,8 +35,7 @@ Status Algorithm::enter_compressed_stage() {
     log(LogLevel::kInfo, "optimizer '{}': the variance is frozen after {} steps, the next ones go in 1 bit",
         name, steps);
   }
-  core_.mask_zero_variance();
-  return Status();
+  return core_.mask_zero_variance();
 }
 
 void Algorithm::visit_numbers(const NumberVisitor& visit) {

@@ -60,7 +60,9 @@ class Algorithm {
   /// Arrays beside the weights.
   virtual std::vector<StateArray> arrays();
   /// After the numbers and arrays have been set.
-  virtual void restored() {}
+  virtual Status restored() { return Status(); }
+  /// Brings home the numbers that a device may have: before they are visited, or asked for.
+  virtual Status fetch_numbers() { return Status(); }
   /// The array of the state that is named ("exp_avg", ...); null if there is none. `factor`: what its
   /// elements of `tensor` are to be multiplied with.
   virtual const Array* find_array(std::string_view name, std::size_t tensor, double& factor);

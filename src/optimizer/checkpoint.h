@@ -5,7 +5,8 @@
 // syncs of 0/1 Adam also weights, momentum and moves) is in its file whole. The header and each of these
 // parts end in a checksum. Weights are part of the state. Loading needs the files of all old ranks. The same
 // number of ranks goes on bit for bit. Another number: residuals are shared out as those of a communicator
-// are, and where ranks had weights of their own, each new rank gets their mean.
+// are, and where ranks had weights of their own, each new rank gets their mean. Loading is collective: all
+// ranks load the newest state, of one moment, or none loads anything.
 //
 // Files can also be *whole*: each has everything. They are when a program asks for it, and once the
 // communicator has failed, as some rank may never write its own. Where files are missing or of several
@@ -25,19 +26,23 @@ class Optimizer;
 class Checkpoint {
  public:
   explicit Checkpoint(Optimizer& optimizer) : optimizer_(optimizer) {}
+  /// Local.
   Status save(const std::string& directory, bool whole);
+  /// Collective.
   Status load(const std::string& directory);
 
  private:
   struct Loaded;
   struct File;
+  /// Reads all that is to be loaded; changes nothing.
+  Status read(const std::string& directory, Loaded& loaded);
   /// Opens a file and reads what comes before its arrays.
   Status open(const std::string& directory, std::size_t from, std::size_t old_ranks, File& file);
   /// Which of the opened files make a state; an error where none do.
   Status choose(std::vector<File>& files) const;
   Status read_arrays(File& file, Loaded& loaded);
   Status read_own(File& file, const std::vector<File>& files, Loaded& loaded);
-  void commit(Loaded& loaded, const std::vector<double>& numbers);
+  Status commit(Loaded& loaded);
 
   Optimizer& optimizer_;
 };

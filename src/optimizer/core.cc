@@ -87,6 +87,7 @@ void Core::reset_scalars(double gradient_scale) {
     scalars = {};
     scalars.beta1 = static_cast<float>(own.beta1);
     scalars.rest1 = static_cast<float>(1 - own.beta1);
+    scalars.inverse1 = static_cast<float>(1 / static_cast<double>(scalars.rest1));
     scalars.beta2 = static_cast<float>(own.beta2);
     scalars.rest2 = static_cast<float>(1 - own.beta2);
     scalars.eps = static_cast<float>(own.eps);
@@ -97,7 +98,7 @@ void Core::reset_scalars(double gradient_scale) {
 }
 
 void Core::bound_moves() {
-  if (compat()) return;
+  if (compat() || !options_.bound_moves) return;
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
     const double beta1 = group(i).beta1, beta2 = group(i).beta2;
     const double left = beta2 > 0 ? 1 - beta1 * beta1 / beta2 : 0;
@@ -148,9 +149,10 @@ Status Core::exchange_compressed() {
   return Status();
 }
 
-void Core::mask_zero_variance() {
-  if (compat()) return;
+Status Core::mask_zero_variance() {
+  if (compat()) return Status();
   run(Pass::kVarianceNorm);
+  ONEBIT_RETURN_IF_ERROR(fetch_results());
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
     const auto zeros = static_cast<std::size_t>(jobs_[i].result.second);
     jobs_[i].masked = zeros != 0;
@@ -159,6 +161,7 @@ void Core::mask_zero_variance() {
         "optimizer '{}': {} of {} elements of tensor '{}' have had no gradient and stay as they are",
         options_.name, zeros, jobs_[i].count, layout_.tensors()[i].name);
   }
+  return Status();
 }
 
 void Core::set_gradients(std::span<const void* const> gradients) {

@@ -52,14 +52,17 @@ class Core {
   // ---- the numbers of the coming passes ----
   /// Those of each tensor's group, step = lr, all factors 1, no bound, the gradient scale of this step.
   void reset_scalars(double gradient_scale);
-  /// Bounds |m/d| by what it can be at most in full precision (Cauchy and Schwarz):
-  /// (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), 7.3 for 0.9 and 0.999. In 1 bit an element with
-  /// hardly any variance gets as large a momentum as its block's others, which would throw it far. Not in
-  /// deepspeed_compat.
+  /// Options::bound_moves: bounds |m/d| by what it can be at most in Adam, where m and v have seen the same
+  /// gradients: (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)) by Cauchy and Schwarz, where beta1^2 <
+  /// beta2; 7.3 for 0.9 and 0.999. Ours, not the papers'. In 1 bit an element with hardly any variance gets
+  /// as large a momentum as its block's others, which would throw it far. Not in deepspeed_compat.
   void bound_moves();
 
   // ---- passes and exchanges ----
+  Runner& runner() { return *runner_; }
   void run(Pass pass) { runner_->run(pass, jobs_); }
+  /// Those of the last pass, into the jobs.
+  Status fetch_results() { return runner_->fetch(jobs_); }
   /// The momentum that came in x becomes m; x holds the one before.
   void swap_momentum();
   /// deepspeed_compat: 0 where the tensors' masks are 0. `member`: which array.
@@ -72,7 +75,7 @@ class Core {
 
   /// Mends the explosion of coordinates that have never had a gradient: from now on they have no momentum.
   /// Not in deepspeed_compat.
-  void mask_zero_variance();
+  Status mask_zero_variance();
 
   void set_gradients(std::span<const void* const> gradients);
   Array& x() { return x_; }

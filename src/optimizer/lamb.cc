@@ -1,8 +1,5 @@
 #include "optimizer/lamb.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "optimizer/adam.h"
 
 namespace onebit::optimizer {
@@ -14,20 +11,33 @@ void Lamb::prepare(double /*gradient_scale*/) {
 void Lamb::finish(double gradient_scale) {
   core_.reset_scalars(gradient_scale);
   if (core_.options().bias_correction) correct_bias(core_, core_.step + 1);
-  core_.run(Pass::kLambNorms);
-  for (std::size_t i = 0; i < core_.tensors(); ++i) {
+  step_by(Pass::kLambNorms, core_.options().kind == Kind::kOneBitLamb);
+}
+
+void Lamb::step_by(Pass norms, bool averages) {
+  core_.run(norms);
+  const Options& options = core_.options();
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
     const GroupOptions& group = core_.group(i);
-    Job& job = core_.job(i);
-    const double weights = std::sqrt(job.result.first);
-    const double update = std::sqrt(job.result.second);
-    const bool has_ratio = weights != 0 && update != 0;
-    double c = has_ratio ? weights / update : 1;
-    if (has_ratio || !core_.compat()) c = std::clamp(c, group.min_coeff, group.max_coeff);
-    coefficients_[i] = c;
-    averaged(i, update != 0);
-    job.scalars.step = static_cast<float>(core_.lr(i) * c);
+    rules_[i] = {.lr = core_.lr(i),
+                 .weight_decay = group.weight_decay,
+                 .min_coeff = group.min_coeff,
+                 .max_coeff = group.max_coeff,
+                 .coeff_beta = options.coeff_beta,
+                 .factor_min = options.factor_min,
+                 .factor_max = options.factor_max,
+                 .factor_threshold = options.factor_threshold,
+                 .averages = averages,
+                 .frozen = stage_ == Stage::kCompressed,
+                 .compat = core_.compat(),
+                 .masked = core_.job(i).masked};
   }
+  core_.runner().choose_steps(rules_, core_.jobs(), numbers_);
   core_.run(Pass::kApply);
+}
+
+Status Lamb::fetch_numbers() {
+  return core_.runner().fetch_numbers(numbers_);
 }
 
 }  // namespace onebit::optimizer

@@ -20,16 +20,23 @@ namespace onebit::optimizer {
 
 class Lamb : public Algorithm {
  public:
-  explicit Lamb(Core& core) : Algorithm(core), coefficients_(core.tensors(), 1) {}
+  explicit Lamb(Core& core) : Algorithm(core), numbers_(core.tensors()), rules_(core.tensors()) {}
   Plan plan() const override { return Plan::kMean; }
   void prepare(double gradient_scale) override;
   void finish(double gradient_scale) override;
-  double coefficient(std::size_t tensor) const override { return coefficients_[tensor]; }
+  Status fetch_numbers() override;
+  double coefficient(std::size_t tensor) const override { return numbers_[tensor].coefficient; }
+
+  /// As they were when they were fetched.
+  const LambNumbers& numbers(std::size_t tensor) const { return numbers_[tensor]; }
 
  protected:
-  /// Called in a full-precision step with a tensor's coefficient; `moved`: ||u|| is not 0.
-  virtual void averaged(std::size_t /*tensor*/, bool /*moved*/) {}
-  std::vector<double> coefficients_;
+  /// Steps all tensors by the coefficients that the results of `norms` come to. `averages`: they enter L.
+  void step_by(Pass norms, bool averages);
+  std::vector<LambNumbers> numbers_;
+
+ private:
+  std::vector<LambRule> rules_;
 };
 
 }  // namespace onebit::optimizer

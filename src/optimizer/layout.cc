@@ -87,6 +87,9 @@ std::vector<std::string> Layout::describe(const Options& options) const {
                               name_of(options.kind), options.name,
                               options.deepspeed_compat ? " in deepspeed_compat" : "", options.freeze_step,
                               options.gradient_clipping));
+  if (options.compresses() && !options.deepspeed_compat) {
+    lines.push_back(fmt::format("bound_moves {}", options.bound_moves));
+  }
   lines.push_back(fmt::format("bias_correction {}, coeff_beta {}, factors {} to {} by {}",
                               options.bias_correction, options.coeff_beta, options.factor_min,
                               options.factor_max, options.factor_threshold));

@@ -19,7 +19,9 @@ void OneBitAdam::finish(double gradient_scale) {
 }
 
 Status OneBitAdam::advance() {
-  return stage_ == Stage::kWarmUp && monitor_.says_freeze() ? freeze() : Status();
+  if (stage_ != Stage::kWarmUp) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const bool now, monitor_.says_freeze());
+  return now ? freeze() : Status();
 }
 
 Status OneBitAdam::freeze() {
@@ -31,8 +33,8 @@ void OneBitAdam::visit_numbers(const NumberVisitor& visit) {
   monitor_.visit_numbers(visit);
 }
 
-void OneBitAdam::restored() {
-  if (stage_ == Stage::kCompressed) core_.mask_zero_variance();
+Status OneBitAdam::restored() {
+  return stage_ == Stage::kCompressed ? core_.mask_zero_variance() : Status();
 }
 
 }  // namespace onebit::optimizer

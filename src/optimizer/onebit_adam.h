@@ -28,7 +28,7 @@ class OneBitAdam final : public Adam {
   Status advance() override;
   Status freeze() override;
   void visit_numbers(const NumberVisitor& visit) override;
-  void restored() override;
+  Status restored() override;
 
  private:
   VarianceMonitor monitor_;

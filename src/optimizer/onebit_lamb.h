@@ -47,28 +47,22 @@ class OneBitLamb final : public Lamb {
   Status freeze() override;
   void visit_numbers(const NumberVisitor& visit) override;
   std::vector<StateArray> arrays() override;
-  void restored() override;
+  Status restored() override;
   const Array* find_array(std::string_view name, std::size_t tensor, double& factor) override;
 
-  /// L as it stands, f of the last step, and a, for comparison with the original.
-  struct TensorNumbers {
-    double average = 0;         ///< the sum that L is made of
-    double average_weight = 0;  ///< the weights of its terms: 1 - coeff_beta^k
-    double last_factor = 1;
-    double scale = 1;         ///< a_i
-    double stored_scale = 1;  ///< what m is stored times: 1 in warm-up, then a_i
-  };
-  const TensorNumbers& numbers(std::size_t tensor) const { return numbers_[tensor]; }
+  /// a_i.
+  double scale(std::size_t tensor) const { return scales_[tensor].sent; }
 
  private:
-  explicit OneBitLamb(Core& core) : Lamb(core), monitor_(core), numbers_(core.tensors()) {}
-  void averaged(std::size_t tensor, bool moved) override;
-  /// L as the compressed stage uses it.
-  double frozen_coefficient(std::size_t tensor) const;
-  void choose_scales();
+  explicit OneBitLamb(Core& core) : Lamb(core), monitor_(core), scales_(core.tensors()) {}
+  Status choose_scales();
 
+  struct Scales {
+    double sent = 1;    ///< a_i
+    double stored = 1;  ///< what m is stored times: 1 in warm-up, then a_i
+  };
   VarianceMonitor monitor_;
-  std::vector<TensorNumbers> numbers_;
+  std::vector<Scales> scales_;
   Array fresh_;
 };
 

@@ -47,6 +47,7 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
   double scale = 1;
   if (clips || plan == Plan::kNothing) {
     core_->run(Pass::kCheck);
+    ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
     agreement.skip = has_bad_gradient();
     agreement.squares = squared_norm();
     ONEBIT_RETURN_IF_ERROR(agree(agreement));
@@ -59,6 +60,7 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
     if (!agreement.skip) algorithm_->prepare(scale);
   } else {
     algorithm_->prepare(scale);
+    ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
     agreement.skip = has_bad_gradient();
     ONEBIT_RETURN_IF_ERROR(agree(agreement));
   }
@@ -71,6 +73,7 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
   if (plan == Plan::kCompressed) ONEBIT_RETURN_IF_ERROR(core_->exchange_compressed());
   if (clips && plan == Plan::kMean) {
     core_->run(Pass::kExchangedNorm);
+    ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
     const double norm = std::sqrt(squared_norm());
     scale = clipping_factor(norm);
     if (agreement.squares > 0) {
@@ -198,10 +201,11 @@ Status Optimizer::freeze() {
   return algorithm_->freeze();
 }
 
-Result<double> Optimizer::coefficient(std::size_t tensor) const {
+Result<double> Optimizer::coefficient(std::size_t tensor) {
   if (tensor >= core_->tensors()) {
     return Status::error(Code::kInvalidArgument, "tensor {} of {}", tensor, core_->tensors());
   }
+  ONEBIT_RETURN_IF_ERROR(algorithm_->fetch_numbers());
   return algorithm_->coefficient(tensor);
 }
 

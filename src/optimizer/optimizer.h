@@ -52,17 +52,18 @@ class Optimizer {
   /// Bytes of state and residuals on this rank.
   std::size_t memory() const { return core_->memory(); }
   /// What LAMB has multiplied a tensor's learning rate with in the last step.
-  Result<double> coefficient(std::size_t tensor) const;
+  Result<double> coefficient(std::size_t tensor);
   /// Copies an array of the state of a tensor, named as DeepSpeed names it: exp_avg, exp_avg_sq,
   /// exp_avg_sq_fresh, momentum_accumulator.
   Status read_state(std::size_t tensor, std::string_view name, std::span<float> to);
 
-  // ---- checkpoints; local calls, every rank makes them ----
+  // ---- checkpoints; every rank makes these calls, after the same step ----
+  /// Local.
   Status save(const std::string& directory);
   /// As save, but the file stands for itself: it can be loaded without those of the other ranks.
   Status save_whole(const std::string& directory);
-  /// Sets parameters and state to those that the same or another number of ranks have saved. On an error
-  /// nothing has changed.
+  /// Sets parameters and state to the newest that the same or another number of ranks have saved. Collective:
+  /// all ranks load one moment's, or none loads anything; on an error nothing has changed.
   Status load(const std::string& directory);
 
  private:

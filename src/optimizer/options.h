@@ -49,6 +49,7 @@ struct Options {
   std::int64_t local_step_clipper = 16;
   double gradient_clipping = 0;  ///< 0: none
   bool deepspeed_compat = false;
+  bool bound_moves = true;         ///< as Core::bound_moves says; never in deepspeed_compat
   std::string name = "optimizer";  ///< in messages and files
 
   bool compresses() const { return kind >= Kind::kOneBitLamb; }

@@ -107,6 +107,7 @@ Status read_onebit(std::string_view key, const json& value, Options& options, bo
   known = options.compresses();
   if (!known) return Status();
   if (key == "deepspeed_compat") return read_flag(key, value, options.deepspeed_compat);
+  if (key == "bound_moves") return read_flag(key, value, options.bound_moves);
   if (key == "cuda_aware") return only(key, value, false, "no MPI is used");
   if (key == "comm_backend_name") {
     if (!value.is_string()) return wrong(key, value, "a string");

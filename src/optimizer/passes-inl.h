@@ -214,14 +214,13 @@ ONEBIT_CODEC_KERNEL Partial apply(const Scalars& s, const Arrays& arrays, std::s
 
 template <bool kMasked>
 ONEBIT_CODEC_KERNEL Partial lamb_frozen(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
-  const float inverse = static_cast<float>(1.0 / static_cast<double>(s.rest1));
-  return run(arrays, n, [s, inverse](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
+  return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
     const V v = load(a.v, at);
     const V stored = live<kMasked>(load(a.m, at), v);
     if constexpr (kMasked) store(stored, a.m, at);
     const V m = hn::Mul(stored, set(s.momentum_factor));
     const V before = hn::Mul(load(a.x, at), set(s.previous_factor));
-    const V r = hn::Mul(hn::Sub(m, hn::Mul(before, set(s.beta1))), set(inverse));
+    const V r = hn::Mul(hn::Sub(m, hn::Mul(before, set(s.beta1))), set(s.inverse1));
     const V f = next_variance(s, load(a.f, at), r);
     store(f, a.f, at);
     const V d = denominator(s, v);

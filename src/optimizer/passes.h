@@ -19,7 +19,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/status.h"
 #include "base/types.h"
 
 namespace onebit::optimizer {
@@ -34,7 +33,8 @@ constexpr float kLargestGradient = 0x1p40F;
 /// The numbers of a tensor in a pass, rounded once from fp64.
 struct Scalars {
   float beta1 = 0;
-  float rest1 = 0;  ///< 1 - beta1
+  float rest1 = 0;     ///< 1 - beta1
+  float inverse1 = 0;  ///< 1 / rest1
   float beta2 = 0;
   float rest2 = 0;  ///< 1 - beta2
   float eps = 0;
@@ -109,6 +109,61 @@ enum class Pass : std::uint8_t {
   kVarianceNorm,
 };
 constexpr std::size_t kPasses = 15;
+
+/// A bit for each of Arrays' members.
+enum ArrayBit : unsigned {
+  kG = 1U << 0,
+  kX = 1U << 1,
+  kM = 1U << 2,
+  kV = 1U << 3,
+  kF = 1U << 4,
+  kW = 1U << 5,
+  kZ = 1U << 6,
+  kC = 1U << 7,
+};
+
+/// The arrays that a pass reads and writes, as ArrayBits.
+struct Touched {
+  unsigned reads;
+  unsigned writes;         ///< without the next
+  unsigned writes_masked;  ///< by the masked variant only
+};
+
+constexpr Touched touched(Pass pass) noexcept {
+  switch (pass) {
+    case Pass::kCheck:
+      return {kG, 0, 0};
+    case Pass::kGather:
+      return {kG, kX, 0};
+    case Pass::kMomentum:
+      return {kG | kM, kX, 0};
+    case Pass::kAdam:
+      return {kX | kM | kV | kW, kM | kV | kW, 0};
+    case Pass::kAdamKeepingVariance:
+      return {kX | kM | kV | kW, kM | kW, 0};
+    case Pass::kLambNorms:
+      return {kX | kM | kV | kW, kM | kV, 0};
+    case Pass::kApply:
+      return {kM | kV | kW, kW, kM};
+    case Pass::kLambFrozen:
+      return {kX | kM | kV | kF | kW, kF, kM};
+    case Pass::kLocal:
+      return {kG | kM | kV | kW | kZ, kM | kW | kZ, 0};
+    case Pass::kSyncPrepare:
+      return {kG | kM | kV | kW | kZ, kX, 0};
+    case Pass::kSyncFinish:
+      return {kX | kV | kC, kM | kW | kZ | kC, 0};
+    case Pass::kSyncFinishSubtracting:
+      return {kG | kX | kM | kV | kW | kZ, kM | kW | kZ, 0};
+    case Pass::kExchangedNorm:
+      return {kX, 0, 0};
+    case Pass::kMomentumNorm:
+      return {kM, 0, 0};
+    case Pass::kVarianceNorm:
+      return {kV, 0, 0};
+  }
+  return {0, 0, 0};
+}
 
 using Kernel = Partial (*)(const Scalars& scalars, const Arrays& arrays, std::size_t n) noexcept;
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <vector>
 
 namespace onebit::optimizer {
 namespace {
@@ -11,13 +11,23 @@ namespace {
 constexpr std::size_t kBlocksAtOnce = 16;
 constexpr std::size_t kThreadedElements = 128 * 1024;
 
-constexpr bool reads_gradient(Pass pass) {
-  return pass == Pass::kCheck || pass == Pass::kGather || pass == Pass::kMomentum || pass == Pass::kLocal ||
-         pass == Pass::kSyncPrepare || pass == Pass::kSyncFinishSubtracting;
-}
-constexpr bool writes_weights(Pass pass) {
-  return pass == Pass::kAdam || pass == Pass::kAdamKeepingVariance || pass == Pass::kApply ||
-         pass == Pass::kLocal || pass == Pass::kSyncFinish || pass == Pass::kSyncFinishSubtracting;
+/// The partial sums of a tensor's blocks, added up.
+JobResult add_up(std::span<const Partial> partials) {
+  double first[kLanes] = {};
+  double second[kLanes] = {};
+  std::uint32_t largest = 0;  // of numbers from 0 the bits are ordered as they are, NaN above all
+  for (std::size_t block = 0; block < partials.size(); ++block) {
+    first[block % kLanes] += static_cast<double>(partials[block].first);
+    second[block % kLanes] += static_cast<double>(partials[block].second);
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(partials[block].largest));
+  }
+  for (std::size_t half = kLanes / 2; half >= 1; half /= 2) {
+    for (std::size_t lane = 0; lane < half; ++lane) {
+      first[lane] += first[lane + half];
+      second[lane] += second[lane + half];
+    }
+  }
+  return {first[0], second[0], std::bit_cast<float>(largest)};
 }
 
 class HostRunner final : public Runner {
@@ -46,18 +56,21 @@ class HostRunner final : public Runner {
                          [&](std::size_t i) { run_item(pass, jobs[items_[i].job], items_[i]); });
     }
     for (std::size_t job = 0; job < jobs.size(); ++job) {
-      auto& result = jobs[job].result;
-      result = {};
-      std::uint32_t largest = 0;  // of numbers from 0 the bits are ordered as they are, NaN above all
-      for (std::size_t block = first_block_[job]; block < first_block_[job + 1]; ++block) {
-        const Partial& partial = partials_[block];
-        result.first += static_cast<double>(partial.first);
-        result.second += static_cast<double>(partial.second);
-        largest = std::max(largest, std::bit_cast<std::uint32_t>(partial.largest));
-      }
-      result.largest = std::bit_cast<float>(largest);
+      const std::size_t begin = first_block_[job];
+      jobs[job].result = add_up({partials_.data() + begin, first_block_[job + 1] - begin});
     }
   }
+
+  Status fetch(std::span<Job>) override { return Status(); }
+
+  void choose_steps(std::span<const LambRule> rules, std::span<Job> jobs,
+                    std::span<LambNumbers> numbers) override {
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      jobs[i].scalars.step = choose_step(rules[i], jobs[i].result, numbers[i]);
+    }
+  }
+
+  Status fetch_numbers(std::span<LambNumbers>) override { return Status(); }
 
  private:
   /// Consecutive blocks of one tensor.
@@ -77,9 +90,9 @@ class HostRunner final : public Runner {
       for (float** array : {&arrays.x, &arrays.m, &arrays.v, &arrays.f, &arrays.w, &arrays.z, &arrays.c}) {
         if (*array != nullptr) *array += at;
       }
-      if (reads_gradient(pass)) arrays.g = gradient(job, at, n, scratch);
+      if ((touched(pass).reads & kG) != 0) arrays.g = gradient(job, at, n, scratch);
       partials_[first_block_[item.job] + block] = kernel(job.scalars, arrays, n);
-      if (writes_weights(pass) && job.narrow_parameters != nullptr) {
+      if ((touched(pass).writes & kW) != 0 && job.narrow_parameters != nullptr) {
         passes_.narrow(job.narrow_type, arrays.w, n,
                        static_cast<std::byte*>(job.narrow_parameters) + at * size_of(job.narrow_type));
       }

@@ -22,14 +22,15 @@ VarianceMonitor::VarianceMonitor(Core& core) : core_(core) {
   every_ = std::max<std::int64_t>(1, std::llround(distance / kSamples));
 }
 
-bool VarianceMonitor::says_freeze() {
+Result<bool> VarianceMonitor::says_freeze() {
   const Options& options = core_.options();
   if (options.freeze_step != Options::kAutomatic) return core_.step >= options.freeze_step;
-  return core_.step % every_ == 0 && is_stable();
+  return core_.step % every_ == 0 ? is_stable() : false;
 }
 
-bool VarianceMonitor::is_stable() {
+Result<bool> VarianceMonitor::is_stable() {
   core_.run(Pass::kVarianceNorm);
+  ONEBIT_RETURN_IF_ERROR(core_.fetch_results());
   Sample now;
   for (const Job& job : core_.jobs()) now.norm += job.result.first;
   for (const double lr : core_.learning_rates()) now.lr = std::max(now.lr, lr);

@@ -18,7 +18,7 @@ class VarianceMonitor {
  public:
   explicit VarianceMonitor(Core& core);
   /// After a step of the warm-up.
-  bool says_freeze();
+  Result<bool> says_freeze();
   void visit_numbers(const Algorithm::NumberVisitor& visit);
 
  private:
@@ -27,7 +27,7 @@ class VarianceMonitor {
     double norm = 0;
     double lr = 0;
   };
-  bool is_stable();
+  Result<bool> is_stable();
   /// Steps between what is compared.
   std::int64_t distance() const { return every_ * static_cast<std::int64_t>(kSamples); }
 

@@ -1,4 +1,5 @@
-// What carries messages between two ranks: the one interface of TCP now, and of verbs and UCX later.
+// What carries messages between two ranks: the one interface of all transports. transport/factory.h makes
+// them.
 //
 // A Context holds the devices and the progress of everything made from it. A Listener hands out a Handle,
 // which travels to the peer by other means (bootstrap, NCCL); the peer connects with it. An Endpoint is one
@@ -24,7 +25,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/settings.h"
 #include "base/socket.h"
 #include "base/status.h"
 
@@ -44,6 +44,7 @@ struct Device {
   std::vector<SocketAddress> more_addresses;  ///< of the further ones; connections are dealt out in turn
   std::uint32_t speed_mbps = 0;               ///< 0 = unknown
   std::string pci_path;                       ///< of /sys, empty for virtual devices
+  bool may_be_merged = false;                 ///< with others of its transport, by `more_addresses`
 };
 
 /// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.
@@ -167,17 +168,5 @@ class Context {
   /// -1 if there is none.
   virtual int event_fd() const = 0;
 };
-
-/// The interfaces that the settings choose for TCP, never empty when ok; the one toward `toward` first (may
-/// be invalid: none).
-Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAddress& toward);
-
-/// A TCP context on these devices. Connections to each peer: what ONEBIT_TCP_FLOWS says, or `flows` where it
-/// says 0 (automatic), or 2 where that is 0, too.
-Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, std::vector<Device> devices,
-                                                  std::uint32_t flows = 0);
-/// The same on tcp_devices(settings, toward).
-Result<std::unique_ptr<Context>> make_tcp_context(const Settings& settings, const SocketAddress& toward,
-                                                  std::uint32_t flows = 0);
 
 }  // namespace onebit::transport

@@ -1,7 +1,5 @@
-// Residual files: read only when they are whole and fit, written whole or not at all, and nothing that is
-// owed is lost or doubled when the number of ranks changes.
-
-#include "collective/residual_file.h"
+// Residual files: the newest set is read, and it is written whole or not at all; nothing that is owed is lost
+// or doubled when the number of ranks changes.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -20,65 +18,15 @@
 #include <vector>
 
 #include "collective/partition.h"
-#include "support/ranks.h"
-#include "support/temporary_directory.h"
+#include "residual_files.h"
 
 namespace onebit::collective {
 namespace {
 
 using onebit::testing::files_in;
-using onebit::testing::Random;
 using onebit::testing::read_bytes;
-using onebit::testing::TemporaryDirectory;
 using onebit::testing::write_bytes;
 using ::testing::HasSubstr;
-
-void fill(ResidualStore& store, std::string_view tag, std::size_t count, ReduceOp op,
-          DataType type = DataType::kFloat32) {
-  auto residual = store.get(tag, count, type, op);
-  ASSERT_TRUE(residual.ok());
-  Random random(store.rank() * 1000 + count + tag.size());
-  for (float& x : (*residual)->worker_error.span()) x = random.unit();
-  for (float& x : (*residual)->owner_error.span()) x = random.unit();
-}
-
-/// Three tags of other shapes, one shorter than there are bytes for all owners.
-ResidualStore filled(std::size_t rank, std::size_t ranks) {
-  ResidualStore store(rank, ranks);
-  fill(store, "weight", 1003, ReduceOp::kAvg);
-  fill(store, "bias", 5, ReduceOp::kSum, DataType::kBFloat16);
-  fill(store, "a tag/with [odd] letters\n", 64, ReduceOp::kSum);
-  return store;
-}
-
-bool equal(const AlignedBuffer<float>& a, const AlignedBuffer<float>& b) {
-  return a.size() == b.size() && (a.size() == 0 || std::memcmp(a.data(), b.data(), a.bytes()) == 0);
-}
-void expect_equal(const ResidualStore& a, const ResidualStore& b) {
-  ASSERT_EQ(a.entries().size(), b.entries().size());
-  for (const auto& [tag, residual] : a.entries()) {
-    const auto other = b.entries().find(tag);
-    ASSERT_NE(other, b.entries().end()) << tag;
-    EXPECT_EQ(residual.count, other->second.count);
-    EXPECT_EQ(residual.type, other->second.type);
-    EXPECT_EQ(residual.op, other->second.op);
-    EXPECT_TRUE(equal(residual.worker_error, other->second.worker_error)) << tag;
-    EXPECT_TRUE(equal(residual.owner_error, other->second.owner_error)) << tag;
-  }
-}
-
-std::string file_of(const TemporaryDirectory& directory, std::size_t rank, std::size_t ranks) {
-  return fmt::format("{}/dp.rank-{}-of-{}.residuals", directory.path(), rank, ranks);
-}
-
-constexpr SaveMoment kMoment{11, 22};
-
-void save_all(const TemporaryDirectory& directory, std::size_t ranks, const SaveMoment& moment = kMoment) {
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const Status status = save_residuals(filled(rank, ranks), "dp", directory.path(), moment);
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-}
 
 /// What is owed at each element of `tag` by all ranks together, as it will enter later results.
 std::vector<double> owed(const std::vector<ResidualStore>& stores, std::string_view tag) {
@@ -201,80 +149,6 @@ TEST(Resharding, OfTagsThatNotAllOldRanksHaveWithOneShapeIsRefused) {
   EXPECT_EQ(status.code(), Code::kDataError);
   EXPECT_THAT(status.message(), HasSubstr("weight"));
   expect_equal(store, filled(0, 3));
-}
-
-/// Loading fails with kDataError naming the file, and changes nothing.
-void expect_refused(const TemporaryDirectory& directory, std::size_t ranks, std::string_view words) {
-  ResidualStore store = filled(0, ranks);
-  const Status status = load_residuals(store, "dp", directory.path()).status();
-  ASSERT_EQ(status.code(), Code::kDataError) << status.message();
-  EXPECT_THAT(status.message(), HasSubstr("rank-0-of-2"));
-  EXPECT_THAT(status.message(), HasSubstr(std::string(words)));
-  expect_equal(store, filled(0, ranks));
-}
-
-TEST(DamagedFile, TruncatedAnywhereIsRefused) {
-  const TemporaryDirectory directory;
-  save_all(directory, 2);
-  const std::string path = file_of(directory, 0, 2);
-  const std::string whole = read_bytes(path);
-  ASSERT_GT(whole.size(), 6000U);
-  for (std::size_t length = 0; length < whole.size(); length += length < 200 ? 1 : 97) {
-    SCOPED_TRACE(length);
-    write_bytes(path, whole.substr(0, length));
-    for (const std::size_t ranks : {2U, 3U}) expect_refused(directory, ranks, "");
-    if (::testing::Test::HasFailure()) return;
-  }
-  write_bytes(path, whole.substr(0, whole.size() - 1));
-  expect_refused(directory, 2, "truncated");
-  write_bytes(path, whole + "x");
-  expect_refused(directory, 2, "1 bytes follow");
-}
-
-TEST(DamagedFile, WithAnyByteChangedIsRefused) {
-  const TemporaryDirectory directory;
-  save_all(directory, 2);
-  const std::string path = file_of(directory, 0, 2);
-  const std::string whole = read_bytes(path);
-  for (std::size_t at = 0; at < whole.size(); at += at < 200 || at + 20 > whole.size() ? 1 : 53) {
-    for (const int flip : {1, 0x80, 0xFF}) {
-      SCOPED_TRACE(fmt::format("byte {} xor {}", at, flip));
-      std::string damaged = whole;
-      damaged[at] = static_cast<char>(damaged[at] ^ flip);
-      write_bytes(path, damaged);
-      expect_refused(directory, 2, "");
-      if (::testing::Test::HasFailure()) return;
-    }
-  }
-}
-
-TEST(DamagedFile, OfAnotherVersionSaysWhich) {
-  const TemporaryDirectory directory;
-  save_all(directory, 2);
-  std::string bytes = read_bytes(file_of(directory, 0, 2));
-  bytes[8] = 7;
-  write_bytes(file_of(directory, 0, 2), bytes);
-  expect_refused(directory, 2, "version 7");
-}
-
-TEST(DamagedFile, ThatIsAnotherRanksSaysWhose) {
-  const TemporaryDirectory directory;
-  save_all(directory, 2);
-  std::filesystem::copy_file(file_of(directory, 1, 2), file_of(directory, 0, 2),
-                             std::filesystem::copy_options::overwrite_existing);
-  expect_refused(directory, 2, "rank 1 of 2");
-  const TemporaryDirectory four;
-  save_all(four, 4);
-  std::filesystem::copy_file(file_of(four, 0, 4), file_of(directory, 0, 2),
-                             std::filesystem::copy_options::overwrite_existing);
-  expect_refused(directory, 2, "rank 0 of 4");
-}
-
-TEST(DamagedFile, OfSomethingElseIsRefused) {
-  const TemporaryDirectory directory;
-  save_all(directory, 2);
-  write_bytes(file_of(directory, 0, 2), std::string(10'000, '\0'));
-  expect_refused(directory, 2, "not a file of residuals");
 }
 
 TEST(Loading, FromNowhereIsAnErrorThatNamesTheDirectory) {

@@ -1,10 +1,15 @@
 // The rules of set-up: listen, connect and accept never wait, may be given up at any time, and may be
 // repeated.
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cstring>
 
+#include "base/settings.h"
 #include "net_pair.h"
+#include "transport/tcp/tcp_handle.h"
+#include "transport/transport.h"
 
 namespace onebit::nccl_net::test {
 namespace {
@@ -186,6 +191,62 @@ TEST_P(Connections, AHandleOfAnotherJobWithALeftOverAttemptStartsANewOne) {
   net.close_listen(other);
 }
 
+TEST_P(Connections, AHandleWithTheKeyOfAnotherJobIsRefusedAndTheListenerStaysInService) {
+  Handle ours{}, theirs{};
+  void* const listening = listen(ours);
+  void* const other = listen(theirs);
+  transport::Handle inner;
+  std::memcpy(&inner, ours.data(), sizeof inner);
+  auto contents = transport::decode_handle(inner);
+  ASSERT_TRUE(contents.ok());
+  std::memcpy(&inner, theirs.data(), sizeof inner);
+  contents->key = transport::decode_handle(inner)->key;  // our port, their key
+  inner = transport::encode_handle(*contents);
+  Handle mixed{};
+  std::memcpy(mixed.data(), &inner, sizeof inner);
+  void *send = nullptr, *receive = nullptr;
+  Result result = Result::kSuccess;
+  ASSERT_TRUE(until([&] {
+    result = net.connect(a.ctx(), 0, mixed.data(), &send);
+    EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
+    return result != Result::kSuccess || send != nullptr || receive != nullptr;
+  }));
+  EXPECT_EQ(result, Result::kInvalidUsage);
+  EXPECT_EQ(send, nullptr);
+  EXPECT_EQ(receive, nullptr);
+  EXPECT_THAT(take_log(), ::testing::HasSubstr("the other end has another key"));
+  net.close_listen(other);
+  net.close_listen(listening);
+  const Connection next(a, b);
+  ASSERT_TRUE(next.made());
+  expect_service(next.sender(), next.receiver());
+}
+
+TEST_P(Connections, APeerOfAnotherVersionOfThePluginIsRefusedAndToldSo) {
+  Handle handle{};
+  void* const listening = listen(handle);
+  transport::Handle inner;
+  std::memcpy(&inner, handle.data(), sizeof inner);
+  const auto settings = Settings::from_environment();
+  ASSERT_TRUE(settings.ok());
+  const auto context = transport::make_tcp_context(*settings, SocketAddress());
+  ASSERT_TRUE(context.ok());
+  std::array<std::byte, 8> hello{};  // what another version might say
+  const auto stranger = (*context)->connect(0, inner, hello);
+  ASSERT_TRUE(stranger.ok());
+  std::vector<transport::Request*> completed;
+  void* receive = nullptr;
+  ASSERT_TRUE(until([&] {
+    EXPECT_TRUE((*context)->progress(std::chrono::milliseconds(0), completed).ok());
+    EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
+    EXPECT_EQ(receive, nullptr);
+    return (*stranger)->state() == transport::Endpoint::State::kFailed || HasFailure();
+  }));
+  EXPECT_THAT((*stranger)->status().message(), ::testing::HasSubstr("of different versions"));
+  EXPECT_THAT(take_log(), ::testing::HasSubstr("of different versions"));
+  net.close_listen(listening);
+}
+
 TEST_P(Connections, MemoryOfTheHostIsRegisteredAndOtherMemoryIsRefused) {
   const Connection line(a, b);
   ASSERT_TRUE(line.made());
@@ -226,12 +287,63 @@ TEST_P(Connections, ClosingTwiceAndAfterFinalizeIsHarmless) {
   }
 }
 
-TEST_P(Connections, TheVersionInUseAndTheDevicesAreLoggedAtInfo) {
+struct TrafficClass : Connections {
+  static constexpr int kClass = 0x48;
+  Communicator marked{net, kClass};
+  /// How many TCP sockets of this process, listeners left out, have this traffic class.
+  static int sockets_of(int traffic_class) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd) {
+      int value = -1;
+      sockaddr_storage peer{};
+      socklen_t length = sizeof value, peer_length = sizeof peer;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_length) == 0 &&
+          ::getsockopt(fd, IPPROTO_IP, IP_TOS, &value, &length) == 0 && value == traffic_class) {
+        ++count;
+      }
+    }
+    return count;
+  }
+};
+ONEBIT_VERSIONS(TrafficClass, 10, 12);  // before, NCCL does not say it
+
+TEST_P(TrafficClass, OfACommunicatorIsThatOfItsConnections) {
+  {
+    const Connection other(a, b);
+    ASSERT_EQ(sockets_of(kClass), 0);
+  }
+  const Connection line(marked, marked);
+  ASSERT_TRUE(line.made());
+  expect_service(line.sender(), line.receiver());
+  // With v10 the listening end does not know it.
+  const int ends = net.version() == 10 ? 1 : 2;
+  EXPECT_GE(sockets_of(kClass), ends);
+  EXPECT_EQ(sockets_of(kClass) % ends, 0);
+}
+
+TEST_P(TrafficClass, ThatIsNoneOfIpIsAnErrorThatNamesIt) {
+  void *ctx = nullptr, *send = nullptr;
+  Handle handle{};
+  void* const listening = listen(handle);
+  for (const int wrong : {-2, 256}) {
+    const Result result = net.version() == 10 ? net.connect(nullptr, 0, handle.data(), &send, wrong)
+                                              : net.init(&ctx, &nccl_logger, wrong);
+    EXPECT_EQ(result, Result::kInvalidArgument);
+    EXPECT_THAT(take_log(), ::testing::HasSubstr("trafficClass is " + std::to_string(wrong)));
+    EXPECT_EQ(net.finalize(ctx), Result::kSuccess) << "as NCCL 2.28 does after an init that failed";
+  }
+  net.close_listen(listening);
+}
+
+TEST_P(Connections, TheVersionInUseAndTheDevicesAreLoggedOnceAtInfo) {
+  const Communicator another(net);
   EXPECT_EQ(net.set_attributes(a.ctx()), Result::kSuccess);
   // Once in a process: it is there since the first init of this version, which may have been in another test.
   const std::string log = whole_log();
   EXPECT_THAT(log, ::testing::HasSubstr("INFO NET/onebit: onebit "));
-  EXPECT_THAT(log, ::testing::HasSubstr("net plugin API v" + std::to_string(net.version()) + ","));
+  const std::string version = "net plugin API v" + std::to_string(net.version()) + ",";
+  EXPECT_THAT(log, ::testing::HasSubstr(version));
+  EXPECT_EQ(log.find(version), log.rfind(version));
   EXPECT_THAT(log, ::testing::HasSubstr("lo (127.0.0.1, "));
 }
 

@@ -18,11 +18,15 @@ std::size_t g_log_taken = 0;
 
 }  // namespace
 
+std::string library_file() {
+  const char* other = std::getenv("NET_PLUGIN");
+  return other != nullptr ? other : ONEBIT_NET_PLUGIN_FILE;
+}
+
 const std::vector<std::unique_ptr<Net>>& tables() {
   static const std::vector<std::unique_ptr<Net>> loaded = [] {
     ::setenv("NCCL_SOCKET_IFNAME", "=lo", 0);
-    const char* other = std::getenv("NET_PLUGIN");
-    auto found = load_net_library(other != nullptr ? other : ONEBIT_NET_PLUGIN_FILE);
+    auto found = load_net_library(library_file());
     if (!found.ok()) {
       std::fprintf(stderr, "%s\n", found.status().message().c_str());
       std::abort();
@@ -40,9 +44,11 @@ const Net& table_of(int version) {
   return *tables().back();
 }
 
-std::vector<int> versions() {
+std::vector<int> versions(int first, int last) {
   std::vector<int> found;
-  for (const auto& net : tables()) found.push_back(net->version());
+  for (const auto& net : tables()) {
+    if (net->version() >= first && net->version() <= last) found.push_back(net->version());
+  }
   return found;
 }
 
@@ -95,8 +101,8 @@ std::size_t open_descriptors() {
   return count;
 }
 
-Communicator::Communicator(const Net& net) : net_(net) {
-  EXPECT_EQ(net.init(&ctx_, &nccl_logger), Result::kSuccess) << take_log();
+Communicator::Communicator(const Net& net, int traffic_class) : net_(net), traffic_class_(traffic_class) {
+  EXPECT_EQ(net.init(&ctx_, &nccl_logger, traffic_class), Result::kSuccess) << take_log();
 }
 
 Communicator::~Communicator() {
@@ -110,7 +116,9 @@ Connection::Connection(const Communicator& from, const Communicator& to, int dev
   if (listening == nullptr) return;
   EXPECT_TRUE(until([&] {
     if (send_ == nullptr) {
-      EXPECT_EQ(net.connect(from.ctx(), device, handle.data(), &send_), Result::kSuccess) << take_log();
+      EXPECT_EQ(net.connect(from.ctx(), device, handle.data(), &send_, from.traffic_class()),
+                Result::kSuccess)
+          << take_log();
     }
     if (receive_ == nullptr) {
       EXPECT_EQ(net.accept(listening, &receive_), Result::kSuccess) << take_log();

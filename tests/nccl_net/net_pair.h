@@ -24,12 +24,14 @@ using abi::Result;
 
 constexpr auto kLimit = std::chrono::seconds(30);
 
-/// The tables of the library under test.
+/// The library under test.
+std::string library_file();
+/// Its tables.
 const std::vector<std::unique_ptr<Net>>& tables();
 /// The table of one version; fails the test if there is none.
 const Net& table_of(int version);
-/// All versions that the library has: the parameter of the suites.
-std::vector<int> versions();
+/// The versions that the library has, of those from `first` to `last`: the parameter of the suites.
+std::vector<int> versions(int first = 6, int last = 12);
 
 /// The lines of NCCL's log since the last call. Any thread.
 void nccl_logger(int level, unsigned long subsystems, const char* file, int line, const char* format, ...)
@@ -46,19 +48,21 @@ std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed);
 /// Descriptors that this process has open.
 std::size_t open_descriptors();
 
-/// An init, as a communicator makes one; finalized at the end.
+/// An init, as a communicator makes one; finalized at the end. Its traffic class is that of its connections.
 class Communicator {
  public:
-  explicit Communicator(const Net& net);
+  explicit Communicator(const Net& net, int traffic_class = abi::kNoTrafficClass);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   ~Communicator();
   const Net& net() const { return net_; }
   void* ctx() const { return ctx_; }
+  int traffic_class() const { return traffic_class_; }
 
  private:
   const Net& net_;
   void* ctx_ = nullptr;
+  int traffic_class_;
 };
 
 /// A connection from `from` to `to`.
@@ -110,6 +114,10 @@ class EachVersion : public ::testing::TestWithParam<int> {
 
 }  // namespace onebit::nccl_net::test
 
-#define ONEBIT_EACH_VERSION(suite)                                                                     \
-  INSTANTIATE_TEST_SUITE_P(Versions, suite, ::testing::ValuesIn(::onebit::nccl_net::test::versions()), \
-                           [](const auto& version) { return "v" + std::to_string(version.param); })
+/// For versions `first` to `last` only: those that have what the suite is about.
+#define ONEBIT_VERSIONS(suite, first, last)                                                          \
+  INSTANTIATE_TEST_SUITE_P(Versions, suite,                                                          \
+                           ::testing::ValuesIn(::onebit::nccl_net::test::versions(first, last)),     \
+                           [](const auto& version) { return "v" + std::to_string(version.param); }); \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite)
+#define ONEBIT_EACH_VERSION(suite) ONEBIT_VERSIONS(suite, 6, 12)

@@ -2,9 +2,11 @@
 // comms, and a progress thread, which uses them, while the service thread makes others; several communicators
 // at once.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -200,6 +202,22 @@ TEST(Versions, OfTwoKindsWorkInOneProcessAtOnce) {
   }
   for (auto& rank : ranks) rank->join();
   for (auto& rank : ranks) EXPECT_EQ(rank->failure(), "") << take_log();
+}
+
+TEST(Libraries, OfTwoFilesWorkInOneProcessAndWithEachOther) {
+  const std::string copy = ::testing::TempDir() + "libnccl-net-copy-" + std::to_string(::getpid()) + ".so";
+  std::filesystem::copy_file(library_file(), copy);
+  const auto second = load_net_library(copy);
+  std::filesystem::remove(copy);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  ASSERT_NE(second->back().get(), tables().back().get());
+  Rank here(*tables().back(), 0), there(*second->back(), 100'000);
+  here.start(there);
+  there.start(here);
+  here.join();
+  there.join();
+  EXPECT_EQ(here.failure(), "") << take_log();
+  EXPECT_EQ(there.failure(), "") << take_log();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #!/bin/sh
-# preload_test.sh SHIM OPEN_LOCAL LOCAL_JOB WITHOUT_NCCL NCCL: what LD_PRELOAD does to programs of all kinds.
-shim=$1 open_local=$2 local_job=$3 without_nccl=$4 nccl=$5
+# preload_test.sh SHIM OPEN_LOCAL LOCAL_JOB OTHER_JOB WITHOUT_NCCL NCCL OLD_JOB NEEDS_MISSING: what LD_PRELOAD does to programs of
+# all kinds.
+shim=$1 open_local=$2 local_job=$3 other_job=$4 without_nccl=$5 nccl=$6 old_job=$7 needs_missing=$8
 fail() { echo "FAILED: $*"; exit 1; }
 
 # A child that inherits it and never uses NCCL says nothing and ends as ever.
@@ -16,9 +17,14 @@ others=$(nm -D --defined-only "$shim" | awk '{print $3}' | grep -Ev '^(nccl[A-Z]
 # NCCL that came with RTLD_LOCAL is found.
 export ONEBIT_MIN_SIZE=1K ONEBIT_DEBUG=INFO
 output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" 2>&1) || fail "NCCL under RTLD_LOCAL: $output"
-echo "$output" | grep -q ': 1 allreduces in 1 bit' || fail "NCCL under RTLD_LOCAL was not compressed: $output"
+echo "$output" | grep -q ': 1 calls in 1 bit' || fail "NCCL under RTLD_LOCAL was not compressed: $output"
 output=$(LD_PRELOAD=$shim "$open_local" "$local_job" 2>&1) || fail "passing through under RTLD_LOCAL: $output"
 [ -z "$output" ] || fail "passing through says: $output"
+
+# Two NCCLs in one process, neither of which a global lookup finds: each communicator is its own one's.
+output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" "$other_job" 2>&1) || fail "two NCCLs: $output"
+[ "$(echo "$output" | grep -c ': 1 calls in 1 bit')" -eq 4 ] || fail "two NCCLs were not both compressed: $output"
+output=$(LD_PRELOAD=$shim "$open_local" "$local_job" "$other_job" 2>&1) || fail "passing through with two NCCLs: $output"
 
 # Or the one that is named; a wrong name is said.
 output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all ONEBIT_NCCL_LIBRARY=$nccl "$open_local" "$local_job" 2>&1) || fail "named NCCL: $output"
@@ -28,4 +34,15 @@ echo "$output" | grep -q 'ONEBIT_NCCL_LIBRARY=/nowhere' || fail "a wrong name is
 # Without any NCCL a call is an error that says so.
 output=$("$without_nccl" 2>&1) || fail "without NCCL: $output"
 echo "$output" | grep -q 'set ONEBIT_NCCL_LIBRARY' || fail "without NCCL it says: $output"
+
+# An NCCL that is too old works as ever, and it is said once.
+output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$old_job" 2>&1) || fail "an old NCCL ($?): $output"
+[ "$(echo "$output" | grep -c 'warning.*NCCL 2.6.4 has no ncclSend: compressing needs 2.7 or later')" -eq 1 ] || fail "an old NCCL: it says $output"
+output=$(LD_PRELOAD=$shim "$old_job" 2>&1) && [ -z "$output" ] || fail "passing through an old NCCL: $output"
+
+# Without CUDA no communicator is made, and what is missing is said.
+output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all ONEBIT_CUDA_LIBRARY=$needs_missing "$old_job" 2>&1)
+[ $? -eq 2 ] || fail "without CUDA a communicator is made: $output"
+echo "$output" | grep -q 'libonebit_shim_missing.so: cannot open shared object file' || fail "without CUDA it says: $output"
+output=$(LD_PRELOAD=$shim ONEBIT_CUDA_LIBRARY=$needs_missing "$old_job" 2>&1) || fail "passing through without CUDA: $output"
 echo "all right"

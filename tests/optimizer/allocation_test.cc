@@ -1,4 +1,5 @@
-// A step without its exchange takes no memory from the system, in any stage, with threads and without.
+// A whole step takes no memory from the system once each kind of step has been: in any stage, with threads
+// and without, with one rank and with several.
 
 #include <gtest/gtest.h>
 
@@ -77,6 +78,40 @@ TEST(Step, AllocatesNothing) {
           ASSERT_TRUE(worker.take().ok());
           if (step == 1) continue;  // ranks compare their tensors, and threads start
           EXPECT_EQ(allocations, before) << "step " << step;
+        }
+      }
+    }
+  }
+}
+
+/// Ranks are threads of this process: what any of them allocates counts.
+TEST(Step, OfSeveralRanksAllocatesNothing) {
+  for (const Kind kind : kAllKinds) {
+    for (const bool compat : {false, true}) {
+      if (compat && kind < Kind::kOneBitLamb) continue;
+      for (const int ranks : {2, 3, 4}) {
+        for (const auto& sizes : {kOddSizes, std::vector<std::size_t>{200'000, 7, 60'000}}) {
+          SCOPED_TRACE(fmt::format("{}, compat {}, {} ranks", name_of(kind), compat, ranks));
+          Options options = short_options(kind);
+          options.deepspeed_compat = compat;
+          options.gradient_clipping = 1;
+          ASSERT_TRUE(ok(run_local_ranks(ranks, "ONEBIT_THREADS=2",
+                                         [&](int, collective::Communicator& communicator) -> Status {
+                                           Worker worker(options, sizes, communicator);
+                                           std::size_t before = 0;
+                                           // Steps 5 to 15 are of the warm-up; after 45 there is nothing that
+                                           // has not been.
+                                           for (int step = 1; step <= 60; ++step) {
+                                             ONEBIT_RETURN_IF_ERROR(communicator.barrier());
+                                             if (step == 15 || step == 45) before = allocations;
+                                             EXPECT_TRUE(step != 20 || allocations == before);
+                                             ONEBIT_RETURN_IF_ERROR(communicator.barrier());
+                                             ONEBIT_RETURN_IF_ERROR(worker.step(step));
+                                           }
+                                           ONEBIT_RETURN_IF_ERROR(communicator.barrier());
+                                           EXPECT_EQ(allocations, before);
+                                           return communicator.barrier();
+                                         })));
         }
       }
     }

@@ -282,7 +282,7 @@ class Replay {
     if (const auto* lamb = dynamic_cast<const optimizer::OneBitLamb*>(&made.algorithm())) {
       compare("lamb_coeff_freeze", lamb->numbers(tensor).average);
       compare("last_factor", lamb->numbers(tensor).last_factor);
-      compare("scaling_coeff", lamb->numbers(tensor).scale);
+      compare("scaling_coeff", lamb->scale(tensor));
     }
     if (const auto* adam = dynamic_cast<const optimizer::ZeroOneAdam*>(&made.algorithm())) {
       compare("var_interval", static_cast<double>(adam->schedule().var_interval));

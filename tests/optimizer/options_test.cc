@@ -122,6 +122,10 @@ TEST(Section, MayAskForOurOwn) {
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(options->freeze_step, Options::kAutomatic);
   EXPECT_EQ(options->gradient_clipping, 1);
+  EXPECT_TRUE(options->bound_moves);
+  const auto unbounded = parse_deepspeed(R"({"type": "ZeroOneAdam", "params": {"bound_moves": false}})");
+  ASSERT_TRUE(unbounded.ok());
+  EXPECT_FALSE(unbounded->bound_moves);
   const auto compat = parse_deepspeed(R"({"type": "ZeroOneAdam", "params": {"deepspeed_compat": true}})");
   ASSERT_TRUE(compat.ok());
   EXPECT_EQ(compat->local_step_scaler, 32678);  // the original's default
@@ -145,6 +149,8 @@ TEST(Section, ThatCannotBeMeantIsAnErrorThatSaysWhatToDo) {
       {R"({"type": "OneBitAdam", "params": {"max_coeff": 3}})", {"max_coeff", "OneBitAdam"}},
       {R"({"type": "ZeroOneAdam", "params": {"freeze_step": 3}})", {"freeze_step"}},
       {R"({"type": "Adam", "params": {"freeze_step": 3}})", {"freeze_step"}},
+      {R"({"type": "Lamb", "params": {"bound_moves": false}})", {"bound_moves", "Lamb"}},
+      {R"({"type": "OneBitLamb", "params": {"bound_moves": 0}})", {"bound_moves", "true or false"}},
       {R"({"type": "OneBitAdam", "params": {"bias_correction": true}})", {"bias_correction", "false"}},
       {R"({"type": "OneBitAdam", "params": {"amsgrad": true}})", {"amsgrad", "remove"}},
       {R"({"type": "OneBitLamb", "params": {"max_grad_norm": 1.0}})", {"max_grad_norm", "gradient_clipping"}},

@@ -42,6 +42,7 @@ Scalars scalars() {
   Scalars s;
   s.beta1 = 0.9F;
   s.rest1 = 0.1F;
+  s.inverse1 = 10;
   s.beta2 = 0.999F;
   s.rest2 = 0.001F;
   s.eps = 1e-8F;

@@ -56,8 +56,8 @@ TEST(Published, OneBitLambWithPadding) {
                    if (step == 5) {
                      EXPECT_NEAR(lamb.numbers(0).average, .040742, 1e-6);
                      EXPECT_NEAR(lamb.numbers(1).average, .028659, 1e-6);
-                     EXPECT_NEAR(lamb.numbers(0).scale, 3.394333, 1e-6);
-                     EXPECT_NEAR(lamb.numbers(1).scale, .586376, 1e-6);
+                     EXPECT_NEAR(lamb.scale(0), 3.394333, 1e-6);
+                     EXPECT_NEAR(lamb.scale(1), .586376, 1e-6);
                    }
                    if (step != 11) return;
                    EXPECT_NEAR(lamb.numbers(0).last_factor, .768419, 1e-6);

@@ -228,15 +228,36 @@ TEST(Ranks, WithOtherTensorsAreToldWhichInTheFirstStep) {
 }
 
 TEST(Ranks, WithOtherHyperParametersAreToldWhich) {
-  ASSERT_TRUE(ok(run_local_ranks(2, "", [&](int rank, Communicator& communicator) -> Status {
-    Options options = short_options(Kind::kOneBitLamb);
-    options.all.weight_decay = rank;
-    Worker worker(options, {30}, communicator);
-    const Status status = worker.step(1);
-    EXPECT_EQ(status.code(), Code::kInvalidUsage);
-    EXPECT_THAT(status.message(), HasSubstr("weight_decay 1"));
-    return Status();
-  })));
+  struct Case {
+    Kind kind;
+    const char* words;
+    void (*change)(Options&);
+  };
+  const Case cases[] = {
+      {Kind::kOneBitLamb, "weight_decay 1", [](Options& o) { o.all.weight_decay = 1; }},
+      {Kind::kOneBitLamb, "betas 0.8 0.999", [](Options& o) { o.all.beta1 = 0.8; }},
+      {Kind::kOneBitLamb, "coefficients 0.01 to 3", [](Options& o) { o.all.max_coeff = 3; }},
+      {Kind::kOneBitLamb, "coeff_beta 0.5", [](Options& o) { o.coeff_beta = 0.5; }},
+      {Kind::kOneBitLamb, "freeze_step 21", [](Options& o) { o.freeze_step = 21; }},
+      {Kind::kOneBitAdam, "gradient_clipping 1", [](Options& o) { o.gradient_clipping = 1; }},
+      {Kind::kOneBitAdam, "deepspeed_compat", [](Options& o) { o.deepspeed_compat = true; }},
+      {Kind::kOneBitAdam, "bound_moves false", [](Options& o) { o.bound_moves = false; }},
+      {Kind::kZeroOneAdam, "local_step_clipper 5", [](Options& o) { o.local_step_clipper = 5; }},
+      {Kind::kAdam, "bias_correction false", [](Options& o) { o.bias_correction = false; }},
+      {Kind::kAdam, "OneBitAdam", [](Options& o) { o = short_options(Kind::kOneBitAdam); }},
+  };
+  for (const Case& each : cases) {
+    ASSERT_TRUE(ok(run_local_ranks(2, "", [&](int rank, Communicator& communicator) -> Status {
+      Options options = short_options(each.kind);
+      if (rank == 1) each.change(options);
+      Worker worker(options, {30}, communicator);
+      const Status status = worker.step(1);
+      EXPECT_EQ(status.code(), Code::kInvalidUsage);
+      EXPECT_THAT(status.message(), HasSubstr(each.words));
+      EXPECT_THAT(status.message(), HasSubstr("rank 1"));
+      return Status();
+    })));
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tcp_raw_peer.h"
+#include "transport/tcp/tcp.h"
 #include "transport_pair.h"
 
 namespace onebit::transport::test {

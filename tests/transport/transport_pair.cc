@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "transport/tcp/tcp.h"
+
 namespace onebit::transport::test {
 
 using std::chrono::milliseconds;

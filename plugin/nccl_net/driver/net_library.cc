@@ -41,10 +41,10 @@ class NetOf final : public Net {
     return missing;
   }
 
-  abi::Result init(void** ctx, abi::Logger logger) const override {
+  abi::Result init(void** ctx, abi::Logger logger, int traffic_class) const override {
     *ctx = nullptr;
     if constexpr (Version >= 11) {
-      abi::Config config{-1};
+      abi::Config config{traffic_class};
       return table_.init(ctx, 0x0B17, &config, logger, nullptr);
     } else if constexpr (Version == 10) {
       return table_.init(logger, nullptr);
@@ -95,11 +95,11 @@ class NetOf final : public Net {
       return table_.listen(dev, handle, listen_comm);
     }
   }
-  abi::Result connect(void* ctx, int dev, void* handle, void** send_comm) const override {
+  abi::Result connect(void* ctx, int dev, void* handle, void** send_comm, int traffic_class) const override {
     if constexpr (Version >= 11) {
       return table_.connect(ctx, dev, handle, send_comm, nullptr);
     } else if constexpr (Version == 10) {
-      abi::Config config{-1};
+      abi::Config config{traffic_class};
       return table_.connect(dev, &config, handle, send_comm, nullptr);
     } else if constexpr (Version >= 7) {
       return table_.connect(dev, handle, send_comm, nullptr);

@@ -49,12 +49,15 @@ class Net {
   /// The entries that NCCL needs and that are null, by name; empty for a sound table.
   virtual std::vector<std::string> missing_entries() const = 0;
 
-  /// `ctx` stays null before v11.
-  virtual abi::Result init(void** ctx, abi::Logger logger) const = 0;
+  /// `ctx` stays null before v11. The traffic class of the communicator's configuration reaches the plugin
+  /// here from v11 on, with v10 in connect.
+  virtual abi::Result init(void** ctx, abi::Logger logger,
+                           int traffic_class = abi::kNoTrafficClass) const = 0;
   virtual abi::Result devices(int& count) const = 0;
   virtual abi::Result properties(int dev, NetProperties& properties) const = 0;
   virtual abi::Result listen(void* ctx, int dev, void* handle, void** listen_comm) const = 0;
-  virtual abi::Result connect(void* ctx, int dev, void* handle, void** send_comm) const = 0;
+  virtual abi::Result connect(void* ctx, int dev, void* handle, void** send_comm,
+                              int traffic_class = abi::kNoTrafficClass) const = 0;
   virtual abi::Result accept(void* listen_comm, void** receive_comm) const = 0;
   virtual abi::Result register_memory(void* comm, void* data, std::size_t size, int type,
                                       void** mhandle) const = 0;

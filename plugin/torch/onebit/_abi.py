@@ -90,6 +90,7 @@ class OptimizerConfig(ctypes.Structure):
         ("local_step_clipper", ctypes.c_int64),
         ("gradient_clipping", ctypes.c_double),
         ("deepspeed_compat", ctypes.c_int),
+        ("bound_moves", ctypes.c_int),
     ]
 
 

@@ -141,7 +141,8 @@ class NativeOptimizer:
         call("onebitOptimizerSaveWhole" if whole else "onebitOptimizerSave", self.handle, directory.encode())
 
     def load(self, directory: str) -> None:
-        """Sets parameters and state to what the same or another number of ranks saved. On an error nothing changed."""
+        """Sets parameters and state to the newest that the same or another number of ranks saved. Collective: all ranks load
+        what was saved at one moment, or none loads anything; on an error nothing changed."""
         call("onebitOptimizerLoad", self.handle, directory.encode())
 
     def close(self) -> None:

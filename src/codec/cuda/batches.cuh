@@ -56,7 +56,7 @@ cudaError_t for_batches(std::span<const Piece> pieces, unsigned unit_elements, u
     batch.pieces[batch.count] = piece;
     const std::size_t units = (piece.elements + unit_elements - 1) / unit_elements;
     batch.first_unit[batch.count + 1] = batch.first_unit[batch.count] + static_cast<std::uint32_t>(units);
-    if (++batch.count < kMaxPieces) continue;
+    if (++batch.count < Batch<Piece>::kMost) continue;
     if (const cudaError_t error = flush(); error != cudaSuccess) return error;
   }
   return flush();

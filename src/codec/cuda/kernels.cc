@@ -32,6 +32,12 @@ cudaError_t decode(DataType type, std::span<const DecodePiece> pieces, Parameter
   return with_kernels(type, [&](auto kernels) { return kernels.decode(pieces, parameters, stream); });
 }
 
+cudaError_t reduce(DataType type, std::span<const ReducePiece> pieces, unsigned ranks, float factor,
+                   Parameters parameters, cudaStream_t stream) {
+  return with_kernels(
+      type, [&](auto kernels) { return kernels.reduce(pieces, ranks, factor, parameters, stream); });
+}
+
 cudaError_t sums(DataType type, ErrorType error, std::span<const EncodePiece> pieces, Scale scale,
                  cudaStream_t stream) {
   return with_kernels(type, [&](auto kernels) { return kernels.sums(error, pieces, scale, stream); });

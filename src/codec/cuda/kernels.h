@@ -24,6 +24,10 @@ cudaError_t encode(DataType type, ErrorType error, std::span<const EncodePiece> 
 /// Block mode, the owner's pass over the pieces of `ranks` ranks (at least 1).
 cudaError_t average(ErrorType error, std::span<const AveragePiece> pieces, unsigned ranks, float factor,
                     Parameters parameters, cudaStream_t stream);
+/// Block mode and `whole`: the owner's pass of a reduce-scatter over the pieces of `ranks` ranks (at least
+/// 1). Writes their sum times `factor` as y, in elements of `type`.
+cudaError_t reduce(DataType type, std::span<const ReducePiece> pieces, unsigned ranks, float factor,
+                   Parameters parameters, cudaStream_t stream);
 /// Block mode and `whole`: writes y.
 cudaError_t decode(DataType type, std::span<const DecodePiece> pieces, Parameters parameters,
                    cudaStream_t stream);

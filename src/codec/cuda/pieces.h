@@ -7,6 +7,7 @@
 // state.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,15 @@ struct AveragePiece {
   std::size_t elements;
 };
 
+/// What reduce works on: a block of a reduce-scatter, or a chunk of it, as all ranks have sent it.
+struct ReducePiece {
+  const std::uint32_t* bits;  ///< of all ranks, as in AveragePiece
+  const float* scales;
+  std::size_t stride;
+  void* y;
+  std::size_t elements;
+};
+
 /// What decode works on.
 struct DecodePiece {
   const std::uint32_t* bits;
@@ -46,16 +56,19 @@ struct DecodePiece {
   std::size_t elements;
 };
 
-/// Pieces a launch: a kernel's parameters have room for 4096 bytes.
+/// Pieces a launch, where they are as small as those above.
 constexpr unsigned kMaxPieces = 48;
 
-/// A launch's pieces, cut into units (blocks of elements) that are numbered through.
+/// A launch's pieces, cut into units (blocks of elements) that are numbered through. A kernel's parameters
+/// have room for 4096 bytes, some of which are for others than this.
 template <typename Piece>
 struct Batch {
+  static constexpr unsigned kMost =
+      std::min<unsigned>(kMaxPieces, (4096 - 64) / (sizeof(Piece) + sizeof(std::uint32_t)));
   unsigned count;
   unsigned unit_elements;
-  std::uint32_t first_unit[kMaxPieces + 1];
-  Piece pieces[kMaxPieces];
+  std::uint32_t first_unit[kMost + 1];
+  Piece pieces[kMost];
 };
 
 }  // namespace onebit::codec::cuda

@@ -3,6 +3,7 @@
 
 #include "codec/cuda/batches.cuh"
 #include "codec/cuda/decode.cuh"
+#include "codec/cuda/reduce.cuh"
 #include "codec/cuda/tensor_kernels.h"
 #include "codec/cuda/whole.cuh"
 
@@ -41,6 +42,29 @@ cudaError_t TensorKernels<kType>::decode(std::span<const DecodePiece> pieces, Pa
 }
 
 template <DataType kType>
+cudaError_t TensorKernels<kType>::reduce(std::span<const ReducePiece> pieces, unsigned ranks, float factor,
+                                         Parameters parameters, cudaStream_t stream) {
+  using Y = typename ElementOf<kType>::Type;
+  const AverageOptions options = {ranks, factor, parameters.block};
+  const auto launch = [&]<unsigned kRows>() {
+    constexpr auto kKernel = reduce_rows<Y, kRows>;
+    return for_batches<kKernel>(pieces, kRows * kRow, kWarps, [&](const auto& batch, dim3 grid) {
+      return cu::launch(kKernel, grid, dim3(kThreads), 0, stream, batch, options);
+    });
+  };
+  switch (parameters.block) {
+    case 256:
+      return launch.template operator()<1>();
+    case 512:
+      return launch.template operator()<2>();
+    case 1024:
+      return launch.template operator()<4>();
+    default:
+      return launch.template operator()<8>();
+  }
+}
+
+template <DataType kType>
 cudaError_t TensorKernels<kType>::sums(ErrorType error, std::span<const EncodePiece> pieces, Scale scale,
                                        cudaStream_t stream) {
   using X = typename ElementOf<kType>::Type;
@@ -71,6 +95,7 @@ cudaError_t TensorKernels<kType>::quantize(ErrorType error, std::span<const Enco
   ONEBIT_CODE_KERNELS(Compensated<X, __nv_bfloat16>)                \
   ONEBIT_CUDA_KERNEL(sum_sub_blocks<Compensated<X, float>>)         \
   ONEBIT_CUDA_KERNEL(sum_sub_blocks<Compensated<X, __nv_bfloat16>>) \
+  ONEBIT_REDUCE_KERNELS(X)                                          \
   ONEBIT_CUDA_KERNEL(quantize_tiles<X, float>)                      \
   ONEBIT_CUDA_KERNEL(quantize_tiles<X, __nv_bfloat16>)              \
   ONEBIT_CUDA_KERNEL(decode_tiles<X>)

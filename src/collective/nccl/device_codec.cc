@@ -1,5 +1,8 @@
 #include "collective/nccl/device_codec.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace onebit::nccl {
 namespace {
 
@@ -28,12 +31,6 @@ bool grow(DeviceMemory& memory, const MemorySource& source, std::size_t bytes) {
 
 }  // namespace
 
-cudaError_t Residuals::reset(cudaStream_t stream) const {
-  const cudaError_t error = cudaMemsetAsync(worker.data(), 0, worker.bytes(), stream);
-  if (error != cudaSuccess || owner.bytes() == 0) return error;
-  return cudaMemsetAsync(owner.data(), 0, owner.bytes(), stream);
-}
-
 /// The parts of a message.
 struct DeviceCodec::Message {
   float* scales;
@@ -49,10 +46,12 @@ void DeviceCodec::release() {
   for (DeviceMemory* const memory : {&outgoing_, &incoming_, &sums_, &averaged_}) *memory = DeviceMemory();
 }
 
+bool DeviceCodec::reserve(std::size_t staging) {
+  return grow(outgoing_, options_.memory, staging) && grow(incoming_, options_.memory, staging);
+}
+
 bool DeviceCodec::reserve(const Layout& layout) {
-  const std::size_t staging = layout.staging_bytes();
-  if (!grow(outgoing_, options_.memory, staging)) return false;
-  if (!grow(incoming_, options_.memory, staging)) return false;
+  if (!reserve(layout.staging_bytes())) return false;
   if (layout.block() != codec::kWhole) return true;
   const std::size_t partition = layout.plan().partition_elements();
   return grow(sums_, options_.memory, 4 * layout.sub_blocks()) &&
@@ -60,51 +59,96 @@ bool DeviceCodec::reserve(const Layout& layout) {
 }
 
 std::optional<Residuals> DeviceCodec::make_residuals(const Layout& layout) const {
-  const auto& plan = layout.plan();
-  const collective::Range last = plan.partition(options_.ranks - 1);
-  const std::size_t count = last.begin + last.length;
-  const std::size_t own = plan.partition(options_.rank).length;
   const std::size_t each = error_bytes(options_.error);
-  Residuals made{DeviceMemory(options_.memory, each * count), DeviceMemory(options_.memory, each * own)};
+  const std::size_t own = layout.scatters() ? 0 : layout.plan().partition(options_.rank).length;
+  const MemorySource& source = options_.memory;
+  Residuals made{DeviceMemory(source, each * layout.worker_errors()), DeviceMemory(source, each * own)};
   if (made.worker.data() == nullptr || (own != 0 && made.owner.data() == nullptr)) return std::nullopt;
-  if (made.reset(options_.memory.stream) != cudaSuccess) return std::nullopt;
-  if (cudaStreamSynchronize(options_.memory.stream) != cudaSuccess) return std::nullopt;
+  for (const DeviceMemory* const part : {&made.worker, &made.owner}) {
+    if (part->bytes() == 0) continue;
+    if (cudaMemsetAsync(part->data(), 0, part->bytes(), source.stream) != cudaSuccess) return std::nullopt;
+  }
+  if (cudaStreamSynchronize(source.stream) != cudaSuccess) return std::nullopt;
   return made;
 }
 
-std::span<std::byte> DeviceCodec::outgoing(const Call& call, std::size_t chunk, unsigned peer) const {
-  const std::size_t n = elements(call, chunk, peer);
+std::size_t DeviceCodec::stride(Calls calls, std::size_t chunk) {
+  std::size_t sum = 0;
+  for (const Call& call : calls) sum += call.layout.stride(chunk);
+  return sum;
+}
+
+std::size_t DeviceCodec::bytes_about(Calls calls, std::size_t chunk, std::size_t owner) const {
+  std::size_t bytes = 0;
+  std::size_t offset = 0;
+  for (const Call& call : calls) {
+    const std::size_t n = call.layout.plan().chunk(owner, chunk).length;
+    if (n != 0) bytes = offset + message_bytes(n, options_.parameters.block);
+    offset += call.layout.stride(chunk);
+  }
+  return bytes;
+}
+
+std::span<std::byte> DeviceCodec::outgoing(Calls calls, std::size_t chunk, unsigned peer) const {
   // This rank's own piece comes in without a journey.
   std::byte* const base = peer == options_.rank ? incoming_.data() : outgoing_.data();
-  return {base + peer * call.layout.stride(chunk), n == 0 ? 0 : message_bytes(n, options_.parameters.block)};
+  return {base + peer * stride(calls, chunk), bytes_about(calls, chunk, peer)};
 }
 
-std::span<std::byte> DeviceCodec::incoming(const Call& call, std::size_t chunk, unsigned peer) const {
-  const std::size_t n = elements(call, chunk, options_.rank);
-  return {incoming_.data() + peer * call.layout.stride(chunk),
-          n == 0 ? 0 : message_bytes(n, options_.parameters.block)};
+std::span<std::byte> DeviceCodec::incoming(Calls calls, std::size_t chunk, unsigned peer) const {
+  return {incoming_.data() + peer * stride(calls, chunk), bytes_about(calls, chunk, options_.rank)};
 }
 
-std::span<const kernels::EncodePiece> DeviceCodec::encode_pieces(const Call& call, std::size_t chunk) {
-  encode_pieces_.clear();
+template <typename Flush>
+cudaError_t DeviceCodec::prepare(const Call& call, std::size_t chunk, DeviceMemory Residuals::*part,
+                                 Flush flush) {
+  if (std::find(in_launch_.begin(), in_launch_.end(), call.residuals) != in_launch_.end()) {
+    // The same tensor twice, or one that had to give its memory to the next.
+    if (const cudaError_t error = flush(); error != cudaSuccess) return error;
+    in_launch_.clear();
+  }
+  in_launch_.push_back(call.residuals);
+  const DeviceMemory& memory = call.residuals->*part;
+  if (!call.starts_anew || chunk != 0 || memory.bytes() == 0) return cudaSuccess;
+  return cudaMemsetAsync(memory.data(), 0, memory.bytes(), call.stream);
+}
+
+void DeviceCodec::add_encode_pieces(const Call& call, std::size_t chunk, std::size_t offset,
+                                    std::size_t stride) {
   for (unsigned owner = 0; owner < options_.ranks; ++owner) {
     const collective::Range range = call.layout.plan().chunk(owner, chunk);
-    const Message to = message(outgoing(call, chunk, owner).data(), range.length);
+    std::byte* const base = owner == options_.rank ? incoming_.data() : outgoing_.data();
+    const Message to = message(base + owner * stride + offset, range.length);
+    const std::size_t errors = call.layout.error_begin(owner, chunk) * error_bytes(options_.error);
     encode_pieces_.push_back({static_cast<const std::byte*>(call.send) + range.begin * size_of(call.type),
-                              call.residuals->worker.data() + range.begin * error_bytes(options_.error),
-                              to.bits, to.scales, range.length});
+                              call.residuals->worker.data() + errors, to.bits, to.scales, range.length});
   }
-  return encode_pieces_;
 }
 
-cudaError_t DeviceCodec::encode(const Call& call, std::size_t chunk) {
-  if (options_.parameters.block == codec::kWhole) return encode_whole(call);
-  return kernels::encode(call.type, options_.error, encode_pieces(call, chunk), options_.parameters,
-                         call.stream);
+cudaError_t DeviceCodec::encode(Calls calls, std::size_t chunk) {
+  const Call& first = calls.front();
+  const std::size_t all = stride(calls, chunk);
+  std::size_t offset = 0;
+  encode_pieces_.clear();
+  in_launch_.clear();
+  const auto flush = [&] {
+    const cudaError_t error =
+        options_.parameters.block == codec::kWhole
+            ? encode_whole(first)
+            : kernels::encode(first.type, options_.error, encode_pieces_, options_.parameters, first.stream);
+    encode_pieces_.clear();
+    return error;
+  };
+  for (const Call& call : calls) {
+    const cudaError_t error = prepare(call, chunk, &Residuals::worker, flush);
+    if (error != cudaSuccess) return error;
+    add_encode_pieces(call, chunk, offset, all);
+    offset += call.layout.stride(chunk);
+  }
+  return flush();
 }
 
 cudaError_t DeviceCodec::encode_whole(const Call& call) {
-  encode_pieces(call, 0);
   std::vector<kernels::EncodePiece>& pieces = encode_pieces_;
   const codec::Scale scale = options_.parameters.scale;
   std::size_t count = 0;
@@ -128,32 +172,48 @@ cudaError_t DeviceCodec::encode_whole(const Call& call) {
   return kernels::quantize(call.type, options_.error, pieces, call.stream);
 }
 
-cudaError_t DeviceCodec::average(const Call& call, std::size_t chunk) {
-  const std::size_t n = elements(call, chunk, options_.rank);
-  if (n == 0) return cudaSuccess;
-  const std::size_t offset = call.layout.plan().chunk(options_.rank, chunk).begin -
-                             call.layout.plan().partition(options_.rank).begin;
-  const Message from = message(incoming_.data(), n);
-  const Message to = message(gathered() + options_.rank * call.layout.stride(chunk), n);
-  const kernels::AveragePiece piece = {from.bits,
-                                       from.scales,
-                                       call.layout.stride(chunk),
-                                       call.residuals->owner.data() + offset * error_bytes(options_.error),
-                                       to.bits,
-                                       to.scales,
-                                       nullptr,
-                                       n};
-  if (options_.parameters.block == codec::kWhole) return average_whole(call, piece);
-  return kernels::average(options_.error, {&piece, 1}, options_.ranks, factor(call), options_.parameters,
-                          call.stream);
+kernels::AveragePiece DeviceCodec::average_piece(const Call& call, std::size_t chunk, std::size_t offset,
+                                                 std::size_t stride) const {
+  const collective::Range range = call.layout.plan().chunk(options_.rank, chunk);
+  const std::size_t begin = range.begin - call.layout.plan().partition(options_.rank).begin;
+  const Message from = message(incoming_.data() + offset, range.length);
+  const Message to = message(gathered() + options_.rank * stride + offset, range.length);
+  return {from.bits, from.scales, stride,  call.residuals->owner.data() + begin * error_bytes(options_.error),
+          to.bits,   to.scales,   nullptr, range.length};
 }
 
-cudaError_t DeviceCodec::average_whole(const Call& call, kernels::AveragePiece piece) {
+cudaError_t DeviceCodec::average(Calls calls, std::size_t chunk) {
+  const Call& first = calls.front();
+  if (options_.parameters.block == codec::kWhole) return average_whole(first);
+  const std::size_t all = stride(calls, chunk);
+  std::size_t offset = 0;
+  average_pieces_.clear();
+  in_launch_.clear();
+  const auto flush = [&] {
+    const cudaError_t error = kernels::average(options_.error, average_pieces_, options_.ranks, factor(first),
+                                               options_.parameters, first.stream);
+    average_pieces_.clear();
+    return error;
+  };
+  for (const Call& call : calls) {
+    const cudaError_t error = prepare(call, chunk, &Residuals::owner, flush);
+    if (error != cudaSuccess) return error;
+    average_pieces_.push_back(average_piece(call, chunk, offset, all));
+    offset += call.layout.stride(chunk);
+  }
+  return flush();
+}
+
+cudaError_t DeviceCodec::average_whole(const Call& call) {
+  in_launch_.clear();
+  cudaError_t error = prepare(call, 0, &Residuals::owner, [] { return cudaSuccess; });
+  if (error != cudaSuccess) return error;
+  kernels::AveragePiece piece = average_piece(call, 0, 0, call.layout.stride(0));
+  if (piece.elements == 0) return cudaSuccess;
   const codec::Scale scale = options_.parameters.scale;
   float* const result = std::exchange(piece.new_scales, sums_.as<float>());
   piece.averaged = averaged_.as<float>();
-  cudaError_t error =
-      kernels::accumulate(options_.error, {&piece, 1}, options_.ranks, factor(call), scale, call.stream);
+  error = kernels::accumulate(options_.error, {&piece, 1}, options_.ranks, factor(call), scale, call.stream);
   if (error != cudaSuccess) return error;
   error = kernels::whole_scale(sums_.as<float>(), codec::sub_block_count(piece.elements), piece.elements,
                                scale, {result, 1, 0}, call.stream);
@@ -162,16 +222,39 @@ cudaError_t DeviceCodec::average_whole(const Call& call, kernels::AveragePiece p
   return kernels::quantize(DataType::kFloat32, options_.error, {&coded, 1}, call.stream);
 }
 
-cudaError_t DeviceCodec::decode(const Call& call, std::size_t chunk) {
+cudaError_t DeviceCodec::decode(Calls calls, std::size_t chunk) {
+  const std::size_t all = stride(calls, chunk);
+  std::size_t offset = 0;
   decode_pieces_.clear();
-  for (unsigned owner = 0; owner < options_.ranks; ++owner) {
-    const collective::Range range = call.layout.plan().chunk(owner, chunk);
-    const Message from = message(gathered() + owner * call.layout.stride(chunk), range.length);
-    decode_pieces_.push_back({from.bits, from.scales,
-                              static_cast<std::byte*>(call.receive) + range.begin * size_of(call.type),
-                              range.length});
+  for (const Call& call : calls) {
+    for (unsigned owner = 0; owner < options_.ranks; ++owner) {
+      const collective::Range range = call.layout.plan().chunk(owner, chunk);
+      const Message from = message(gathered() + owner * all + offset, range.length);
+      decode_pieces_.push_back({from.bits, from.scales,
+                                static_cast<std::byte*>(call.receive) + range.begin * size_of(call.type),
+                                range.length});
+    }
+    offset += call.layout.stride(chunk);
   }
-  return kernels::decode(call.type, decode_pieces_, options_.parameters, call.stream);
+  return kernels::decode(calls.front().type, decode_pieces_, options_.parameters, calls.front().stream);
+}
+
+cudaError_t DeviceCodec::reduce(Calls calls, std::size_t chunk) {
+  const Call& first = calls.front();
+  const std::size_t all = stride(calls, chunk);
+  std::size_t offset = 0;
+  reduce_pieces_.clear();
+  for (const Call& call : calls) {
+    const collective::Range range = call.layout.plan().chunk(options_.rank, chunk);
+    const std::size_t begin = range.begin - call.layout.plan().partition(options_.rank).begin;
+    const Message from = message(incoming_.data() + offset, range.length);
+    reduce_pieces_.push_back({from.bits, from.scales, all,
+                              static_cast<std::byte*>(call.receive) + begin * size_of(call.type),
+                              range.length});
+    offset += call.layout.stride(chunk);
+  }
+  return kernels::reduce(first.type, reduce_pieces_, options_.ranks, factor(first), options_.parameters,
+                         first.stream);
 }
 
 }  // namespace onebit::nccl

@@ -1,9 +1,10 @@
-// The CUDA codec on a stream: what one rank computes of a compressed allreduce, in device memory.
+// The CUDA codec on a stream: what one rank computes of compressed calls, in device memory.
 //
-// Every function puts work on the call's stream and returns; none waits for the device or allocates, but
-// `reserve` and `make_residuals`, which a tensor's first call makes. The staging memory is one call's at a
-// time: calls follow each other on one stream, or the caller orders their streams. One thread at a time; the
-// communicator's device must be current.
+// Calls that run together are a batch: what they have for a rank lies in one message, and each step is one
+// launch for all of them. Every function puts work on the calls' stream and returns; none waits for the
+// device or allocates, but `reserve` and `make_residuals`, which a tensor's first call makes. The staging
+// memory is one batch's at a time: batches follow each other on one stream, or the caller orders their
+// streams. One thread at a time; the communicator's device must be current.
 #pragma once
 
 #include <optional>
@@ -23,20 +24,22 @@ struct Residuals {
   DeviceMemory owner;
 
   std::size_t bytes() const { return worker.bytes() + owner.bytes(); }
-  /// Forgets them, in the order of `stream`.
-  cudaError_t reset(cudaStream_t stream) const;
 };
 
-/// One allreduce of one communicator.
+/// One allreduce or reduce-scatter of one communicator.
 struct Call {
   Layout layout;
   const void* send;
-  void* receive;  ///< may be `send`
+  void* receive;  ///< may be `send`, or its part that is this rank's
   DataType type;
   ReduceOp op;
   const Residuals* residuals;
+  bool starts_anew;  ///< the residuals are reset before the call uses them
   cudaStream_t stream;
 };
+/// Calls that run together: of one type, op, kind and stream; with one chunk each, unless there is only one
+/// call.
+using Calls = std::span<const Call>;
 
 struct CodecOptions {
   codec::Parameters parameters;
@@ -50,45 +53,59 @@ class DeviceCodec {
  public:
   explicit DeviceCodec(CodecOptions options) : options_(options) {}
 
-  /// Makes the staging memory large enough for calls of this layout; waits for the device when it must grow.
-  /// False: no memory is left, and calls that had enough still have.
+  /// Makes the memory large enough for calls of this layout; waits for the device when it must grow. False:
+  /// no memory is left, and calls that had enough still have.
   bool reserve(const Layout& layout);
+  /// The same for batches with `staging` bytes of messages.
+  bool reserve(std::size_t staging);
   /// Gives the staging memory back.
   void release();
   /// Residuals of zeros; waits for the memory's stream. Nothing when no memory is left.
   std::optional<Residuals> make_residuals(const Layout& layout) const;
 
   /// Codes chunk `chunk` of every partition. This rank's own goes where the others' come in.
-  cudaError_t encode(const Call& call, std::size_t chunk);
+  cudaError_t encode(Calls calls, std::size_t chunk);
   /// Averages what has come in for this rank's partition and codes the average.
-  cudaError_t average(const Call& call, std::size_t chunk);
+  cudaError_t average(Calls calls, std::size_t chunk);
   /// Decodes all partitions' averages.
-  cudaError_t decode(const Call& call, std::size_t chunk);
+  cudaError_t decode(Calls calls, std::size_t chunk);
+  /// For calls that scatter, instead of the two: writes the average of what has come in to the receive
+  /// buffers.
+  cudaError_t reduce(Calls calls, std::size_t chunk);
 
   /// What goes to the owner of partition `peer`, and what comes from rank `peer` for this rank's. Empty
   /// messages are not sent.
-  std::span<std::byte> outgoing(const Call& call, std::size_t chunk, unsigned peer) const;
-  std::span<std::byte> incoming(const Call& call, std::size_t chunk, unsigned peer) const;
-  /// Where the averages are gathered: the layout's stride of bytes of each rank, this rank's in its place.
+  std::span<std::byte> outgoing(Calls calls, std::size_t chunk, unsigned peer) const;
+  std::span<std::byte> incoming(Calls calls, std::size_t chunk, unsigned peer) const;
+  /// Where the averages are gathered: `stride` bytes of each rank, this rank's in its place.
   std::byte* gathered() const { return outgoing_.data(); }
+  static std::size_t stride(Calls calls, std::size_t chunk);
 
  private:
   struct Message;
   Message message(std::byte* at, std::size_t n) const;
-  std::size_t elements(const Call& call, std::size_t chunk, std::size_t owner) const {
-    return call.layout.plan().chunk(owner, chunk).length;
-  }
-  /// The messages about each partition's chunk, as the kernels take them.
-  std::span<const codec::cuda::EncodePiece> encode_pieces(const Call& call, std::size_t chunk);
+  /// Bytes of the message of a batch about the partition of `owner`.
+  std::size_t bytes_about(Calls calls, std::size_t chunk, std::size_t owner) const;
+  /// What a call's launch waits for: nothing that the launch before it uses is used or reset.
+  template <typename Flush>
+  cudaError_t prepare(const Call& call, std::size_t chunk, DeviceMemory Residuals::*part, Flush flush);
+  /// Adds the messages about each partition's chunk as the kernels take them; the call's are `offset` bytes
+  /// into those of its batch.
+  void add_encode_pieces(const Call& call, std::size_t chunk, std::size_t offset, std::size_t stride);
+  codec::cuda::AveragePiece average_piece(const Call& call, std::size_t chunk, std::size_t offset,
+                                          std::size_t stride) const;
   cudaError_t encode_whole(const Call& call);
-  cudaError_t average_whole(const Call& call, codec::cuda::AveragePiece piece);
+  cudaError_t average_whole(const Call& call);
 
   const CodecOptions options_;
   DeviceMemory outgoing_;  ///< also where the averages are gathered
   DeviceMemory incoming_;
-  DeviceMemory sums_;      ///< of `whole` mode
-  DeviceMemory averaged_;  ///< of `whole` mode
+  DeviceMemory sums_;                        ///< of `whole` mode
+  DeviceMemory averaged_;                    ///< of `whole` mode
+  std::vector<const Residuals*> in_launch_;  ///< of the pieces gathered so far
   std::vector<codec::cuda::EncodePiece> encode_pieces_;
+  std::vector<codec::cuda::AveragePiece> average_pieces_;
+  std::vector<codec::cuda::ReducePiece> reduce_pieces_;
   std::vector<codec::cuda::DecodePiece> decode_pieces_;
 };
 

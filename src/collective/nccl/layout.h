@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 
 #include "codec/cuda/pieces.h"
@@ -16,6 +17,17 @@ namespace onebit::nccl {
 
 /// Bytes of all messages of a rank, unless a chunk is given: what staging memory is about twice as large as.
 constexpr std::size_t kStagingTarget = std::size_t{64} << 20;
+
+/// What a call reduces: `count` as the job gave it.
+struct Shape {
+  Shape(std::size_t all, bool is_scattered = false)  // NOLINT(google-explicit-constructor)
+      : count(all), scatters(is_scattered) {}
+  std::size_t count;  ///< elements of the buffer; of a rank's block where it scatters
+  bool scatters;      ///< a reduce-scatter
+
+  std::size_t elements(std::size_t ranks) const { return scatters ? count * ranks : count; }
+  friend auto operator<=>(const Shape&, const Shape&) = default;
+};
 
 /// Where the bits of a message of n elements begin.
 constexpr std::size_t bits_offset(std::size_t n, std::uint32_t block) {
@@ -30,17 +42,24 @@ class Layout {
  public:
   /// `chunk`: elements of a partition that go in one message, 0 for automatic; rounded up to whole blocks.
   /// `whole` mode has one chunk: its scale is known when all of the buffer has been read.
-  Layout(std::size_t count, std::size_t ranks, codec::Parameters parameters, std::size_t chunk)
-      : plan_(count, ranks, chunk_elements(count, ranks, parameters, chunk)),
+  Layout(Shape shape, std::size_t ranks, codec::Parameters parameters, std::size_t chunk)
+      : plan_(make_plan(shape, ranks, chunk_elements(shape.elements(ranks), ranks, parameters, chunk))),
+        scatters_(shape.scatters),
         ranks_(ranks),
         block_(parameters.block) {}
 
   const collective::PartitionPlan& plan() const { return plan_; }
+  bool scatters() const { return scatters_; }
   std::size_t ranks() const { return ranks_; }
   std::uint32_t block() const { return block_; }
   /// Bytes from a message about chunk `chunk` to the next: those of the first partition, which no other's are
   /// longer than.
   std::size_t stride(std::size_t chunk) const { return message_bytes(plan_.chunk(0, chunk).length, block_); }
+  /// Where the worker errors of a chunk are, in elements: those of each partition start at a multiple of 8.
+  std::size_t error_begin(std::size_t owner, std::size_t chunk) const {
+    return owner * error_stride() + plan_.chunk(owner, chunk).begin - plan_.partition(owner).begin;
+  }
+  std::size_t worker_errors() const { return ranks_ * error_stride(); }
   /// Bytes of the messages of all ranks; the first chunk is the longest.
   std::size_t staging_bytes() const { return ranks_ * stride(0); }
   /// Sub-blocks of all partitions, as `whole` mode counts them.
@@ -51,6 +70,11 @@ class Layout {
   }
 
  private:
+  static collective::PartitionPlan make_plan(Shape shape, std::size_t ranks, std::size_t chunk) {
+    if (shape.scatters) return collective::PartitionPlan::of_blocks(shape.count, ranks, chunk);
+    return {shape.count, ranks, chunk};
+  }
+  std::size_t error_stride() const { return (plan_.partition_elements() + 7) / 8 * 8; }
   static std::size_t chunk_elements(std::size_t count, std::size_t ranks, codec::Parameters parameters,
                                     std::size_t chunk) {
     if (parameters.block == codec::kWhole) return std::max<std::size_t>(count, 8);
@@ -59,6 +83,7 @@ class Layout {
   }
 
   collective::PartitionPlan plan_;
+  bool scatters_;
   std::size_t ranks_;
   std::uint32_t block_;
 };

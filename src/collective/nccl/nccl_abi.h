@@ -52,8 +52,11 @@ struct Functions {
   Result (*receive)(void* buffer, std::size_t count, Type type, int peer, Comm comm, cudaStream_t stream);
   Result (*all_reduce)(const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,
                        cudaStream_t stream);
+  Result (*reduce_scatter)(const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,
+                           cudaStream_t stream);
   Result (*all_gather)(const void* send, void* receive, std::size_t count, Type type, Comm comm,
                        cudaStream_t stream);
+  Result (*async_error)(Comm comm, Result* error);
   const char* (*error_string)(Result result);
 };
 

@@ -1,10 +1,15 @@
 #include "collective/nccl/nccl_communicator.h"
 
+#include <algorithm>
+
 #include "collective/nccl/device_guard.h"
 
 namespace onebit::nccl {
 
 namespace {
+
+/// Calls of a batch at most: those of a launch's pieces with one rank; more have no gain.
+constexpr std::size_t kMostCalls = 48;
 
 CodecOptions with_stream(CodecOptions options, cudaStream_t stream) {
   options.memory.stream = stream;
@@ -17,7 +22,7 @@ NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, cudaStrea
     : options_(options),
       own_stream_(own_stream),
       codec_(with_stream(options.codec, own_stream)),
-      slots_([this](std::size_t count) { return codec_.make_residuals(layout(count)); }) {}
+      slots_([this](Shape shape) { return codec_.make_residuals(layout(shape)); }) {}
 
 onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
     const CommunicatorOptions& options) {
@@ -27,6 +32,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options, stream));
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->join_event_, cudaEventDisableTiming);
   const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
   if (error == cudaSuccess) {
     made->exchanged_ = DeviceMemory({options.codec.memory.allocator, stream}, bytes);
@@ -48,7 +54,9 @@ NcclCommunicator::~NcclCommunicator() {
   exchanged_ = DeviceMemory();
   slots_ = ResidualSlots(nullptr);
   codec_.release();
-  if (last_event_ != nullptr) cudaEventDestroy(last_event_);
+  for (const cudaEvent_t event : {last_event_, join_event_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
 }
 
@@ -64,6 +72,29 @@ cudaError_t NcclCommunicator::enter(cudaStream_t stream) {
   const bool same = has_last_ && stream == last_stream_ && stream != cudaStreamPerThread;
   if (same || !has_last_) return cudaSuccess;
   return cudaStreamWaitEvent(stream, last_event_, 0);
+}
+
+cudaError_t NcclCommunicator::join(cudaStream_t stream, cudaStream_t other) {
+  const cudaError_t error = cudaEventRecord(join_event_, other);
+  return error != cudaSuccess ? error : cudaStreamWaitEvent(stream, join_event_, 0);
+}
+
+std::size_t NcclCommunicator::first_batch(std::span<Request* const> requests,
+                                          std::size_t most_staging) const {
+  const Request& first = *requests.front();
+  const auto fits = [&](const Request& request, std::size_t staging) {
+    return request.type == first.type && request.op == first.op &&
+           request.shape.scatters == first.shape.scatters && staging <= most_staging &&
+           layout(request.shape).plan().chunks() == 1 && options_.codec.parameters.block != codec::kWhole;
+  };
+  std::size_t staging = 0;
+  std::size_t size = 0;
+  while (size < requests.size() && size < kMostCalls) {
+    staging += layout(requests[size]->shape).staging_bytes();
+    if (!fits(*requests[size], staging)) break;
+    ++size;
+  }
+  return std::max<std::size_t>(size, 1);
 }
 
 cudaError_t NcclCommunicator::leave(cudaStream_t stream) {

@@ -1,13 +1,16 @@
-// A communicator of NCCL's whose tagged allreduces run in 1 bit, on the caller's streams.
+// A communicator of NCCL's whose tagged allreduces and reduce-scatters run in 1 bit, on the caller's streams.
 //
-// A compressed call is: encode, send and receive the pieces (one NCCL group), average, allgather, decode;
-// chunk by chunk. NCCL operations of several communicators that one thread drives have to be issued in one
-// group, or they wait for each other; so calls that end together (an outer ncclGroupEnd) run phase by phase:
-// `run` takes all of them. Calls of one communicator run one after the other.
+// A compressed allreduce is: encode, send and receive the pieces (one NCCL group), average, allgather,
+// decode; chunk by chunk. A reduce-scatter ends with the average, in full precision. NCCL operations of
+// several communicators that one thread drives have to be issued in one group, or they wait for each other;
+// so calls that end together (an outer ncclGroupEnd) run phase by phase: `run` takes all of them. Small calls
+// of one communicator that follow each other there are a batch: one launch a step, one message to each rank.
+// Ranks cut batches alike: by shape, type, op and the staging memory that all have. Batches of a communicator
+// run one after the other.
 //
-// The first call of a size makes memory on every rank, and the ranks tell each other whether they have it;
+// The first call of a shape makes memory on every rank, and the ranks tell each other whether they have it;
 // that waits for the stream, as NCCL's own first call does. After it nothing here waits or allocates but for
-// a new tensor. If one rank lacks memory, all send calls of that size the exact way.
+// a new tensor, or a larger batch. If one rank lacks memory, all send calls of that shape the exact way.
 //
 // A communicator is used by one thread at a time. No lock is held while NCCL is called.
 #pragma once
@@ -35,6 +38,7 @@ struct CommunicatorOptions {
 
 struct Statistics {
   std::uint64_t calls = 0;
+  std::uint64_t batches = 0;
   std::uint64_t bytes = 0;           ///< of the buffers reduced
   std::uint64_t sent_bytes = 0;      ///< what NCCL was given to send, allgathers counted as W - 1 pieces
   std::uint64_t residual_bytes = 0;  ///< device memory now
@@ -43,12 +47,12 @@ struct Statistics {
 
 class NcclCommunicator;
 
-/// An allreduce as the job called it.
+/// An allreduce or reduce-scatter as the job called it.
 struct Request {
   NcclCommunicator* communicator = nullptr;
   const void* send = nullptr;
   void* receive = nullptr;
-  std::size_t count = 0;
+  Shape shape = 0;
   DataType type{};
   ReduceOp op{};
   const char* tag = "";  ///< empty: the tensor is recognised by its buffer
@@ -68,7 +72,7 @@ struct Exchange {
   std::vector<std::uint64_t> all;       ///< out: rank after rank
 };
 constexpr std::size_t kExchanged = 32;
-/// Gathers the numbers of all ranks; waits for the streams.
+/// Gathers the numbers of all ranks; waits for the streams. Each of another communicator.
 Result exchange(std::span<Exchange> exchanges);
 
 class NcclCommunicator {
@@ -87,15 +91,20 @@ class NcclCommunicator {
 
  private:
   friend class Running;
+  friend class Admission;
   friend Result exchange(std::span<Exchange> exchanges);
 
   NcclCommunicator(const CommunicatorOptions& options, cudaStream_t own_stream);
 
-  Layout layout(std::size_t count) const {
-    return {count, options_.codec.ranks, options_.codec.parameters, options_.chunk};
+  Layout layout(Shape shape) const {
+    return {shape, options_.codec.ranks, options_.codec.parameters, options_.chunk};
   }
+  /// The requests of the first batch of several. Equal on all ranks.
+  std::size_t first_batch(std::span<Request* const> requests, std::size_t most_staging) const;
   /// Orders `stream` behind what the last call put on its stream.
   cudaError_t enter(cudaStream_t stream);
+  /// Orders `stream` behind what `other` has been given.
+  cudaError_t join(cudaStream_t stream, cudaStream_t other);
   cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
@@ -104,9 +113,12 @@ class NcclCommunicator {
   DeviceCodec codec_;
   ResidualSlots slots_;
   DeviceMemory exchanged_;
-  /// For each count that has come: whether all ranks have memory for it.
-  std::map<std::size_t, bool> admitted_;
+  /// For each shape that has come: whether all ranks have memory for it.
+  std::map<Shape, bool> admitted_;
+  std::size_t staging_ = 0;        ///< bytes of a batch's messages that all ranks have memory for
+  std::size_t staging_asked_ = 0;  ///< the most that they were asked for
   cudaEvent_t last_event_ = nullptr;
+  cudaEvent_t join_event_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
   bool has_last_ = false;
   std::atomic<bool> is_aborted_ = false;

@@ -1,10 +1,10 @@
 // The residuals of a communicator's tensors in device memory, and which tensor a call is about.
 //
-// A call with a tag is about that tag's tensor; its residuals start anew when the count, type or op changes.
-// A call without one is recognised by its send buffer's address, count, type and op, and by the call before
+// A call with a tag is about that tag's tensor; its residuals start anew when the shape, type or op changes.
+// A call without one is recognised by its send buffer's address, shape, type and op, and by the call before
 // it: jobs reduce the same buffers in the same order in every step. When a known buffer comes after another
 // call than last time, its residuals are reset, since it may hold another tensor now. What has not come for
-// long gives its memory to new tensors of the same count, after a reset; so does the least recently used one
+// long gives its memory to new tensors of the same shape, after a reset; so does the least recently used one
 // when the device has no memory left. Two tensors that take turns in one buffer, one right after the other,
 // cannot be told apart. All this is a rank's own matter: ranks need not agree in it. One thread at a time;
 // the device must be current.
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +29,7 @@ namespace onebit::nccl {
 struct Identity {
   std::string tag;               ///< empty: recognised by the rest
   const void* buffer = nullptr;  ///< null with a tag
-  std::size_t count = 0;
+  Shape shape = 0;
   DataType type{};
   ReduceOp op{};
 
@@ -37,15 +38,19 @@ struct Identity {
 
 class ResidualSlots {
  public:
-  /// Makes residuals of zeros for `count` elements; nothing when there is no memory left.
-  using Make = std::function<std::optional<Residuals>(std::size_t count)>;
+  /// Makes residuals of zeros for a tensor; nothing when there is no memory left.
+  using Make = std::function<std::optional<Residuals>(Shape shape)>;
   explicit ResidualSlots(Make make) : make_(std::move(make)) {}
 
-  /// True when a tensor of `count` elements can be compressed, whatever comes: the memory for one is kept.
-  bool reserve(std::size_t count);
-  /// The residuals for the call; resets are put on `stream`. `count` must have been reserved. An error is
-  /// CUDA's.
-  cudaError_t find(const Identity& identity, cudaStream_t stream, const Residuals** found);
+  /// True when a tensor of this shape can be compressed, whatever comes: the memory for one is kept.
+  bool reserve(Shape shape);
+  /// Whose they are to be from now on.
+  struct Found {
+    const Residuals* residuals;
+    bool start_anew;  ///< to be reset before the call uses them, after what was called before
+  };
+  /// The residuals for the call, whose shape must have been reserved. Nothing if there are none: no memory.
+  std::optional<Found> find(const Identity& identity);
 
   std::size_t bytes() const;
   std::uint64_t resets() const { return resets_; }
@@ -63,17 +68,16 @@ class ResidualSlots {
     std::size_t operator()(const Identity& identity) const;
   };
 
-  cudaError_t take(const Identity& identity, cudaStream_t stream, Slot** taken);
-  Slot* least_recent(std::size_t count);
+  Slot* take(const Identity& identity);
+  Slot* least_recent(Shape shape);
   /// One of a tensor that seems to be gone.
-  Slot* abandoned(std::size_t count);
+  Slot* abandoned(Shape shape);
   void drop_other_shapes(const Identity& identity);
-  cudaError_t reset(const Slot& slot, cudaStream_t stream);
 
   Make make_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::unordered_map<Identity, Slot*, Hash> by_identity_;
-  std::unordered_map<std::size_t, std::optional<Residuals>> spare_;  ///< by count; taken by its first tensor
+  std::map<Shape, std::optional<Residuals>> spare_;  ///< taken by a shape's first tensor
   std::uint64_t clock_ = 0;
   std::uint64_t numbers_ = 0;
   std::uint64_t previous_ = 0;

@@ -16,6 +16,7 @@
 
 namespace onebit::transport {
 
+class Flow;
 class TcpEndpoint;
 class TcpListener;
 using Clock = std::chrono::steady_clock;
@@ -33,11 +34,13 @@ struct TcpCore {
   Settings settings;
   Poller poller;
   bool notable = false;  ///< something happened for which progress() returns
+  bool polled = false;   ///< the caller of progress() does not wait in it, and comes again at once
   // Room for all endpoints is reserved in each of the three when one is made: adding never fails.
   std::vector<TcpEndpoint*> endpoints;
   std::vector<TcpEndpoint*> failed;     ///< in the order of failing
   std::vector<TcpEndpoint*> reporting;  ///< those with ended requests to report
   std::vector<TcpListener*> listeners;
+  Flow* recent = nullptr;  ///< what brought the last message, and most likely brings the next
   std::chrono::milliseconds asked_tick = kNoTick;
   const std::chrono::milliseconds link_tick;  ///< how often links with unacknowledged bytes are looked at
 

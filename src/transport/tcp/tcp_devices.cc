@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "bootstrap/interfaces.h"
-#include "transport/transport.h"
+#include "transport/tcp/tcp.h"
 
 namespace onebit::transport {
 namespace {
@@ -39,7 +39,7 @@ Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAd
   std::vector<Device> devices;
   for (const bootstrap::Interface& interface : chosen) {
     devices.push_back(
-        {interface.name, interface.address, {}, link_speed(interface.name), pci_path(interface.name)});
+        {interface.name, interface.address, {}, link_speed(interface.name), pci_path(interface.name), true});
   }
   return devices;
 }

@@ -116,6 +116,11 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCo
 
 TcpEndpoint::~TcpEndpoint() {
   const Status gone(Code::kRemoteError, "this end of the connection was destroyed before it had finished");
+  if (state_ == State::kConnecting) {  // nothing was said that could get lost: leave no port in TIME_WAIT
+    for (const auto& flow : flows_) {
+      if (flow->fd) flow->end_hard(true);
+    }
+  }
   if (state_ != State::kFailed) fail_requests();
   close_flows(&gone);
   std::erase(core_->endpoints, this);
@@ -162,8 +167,8 @@ void TcpEndpoint::advance_opening(Flow& flow) {
           Status::system(error, fmt::format("connect to {}", flow.destination.to_string())).message()));
     }
     const Settings& settings = core_->settings;
-    if (Status tuned =
-            tune_tcp(flow.fd.get(), settings.link_timeout, settings.tcp_sndbuf, settings.tcp_rcvbuf);
+    if (Status tuned = tune_tcp(flow.fd.get(), settings.link_timeout, settings.tcp_sndbuf,
+                                settings.tcp_rcvbuf, settings.traffic_class);
         !tuned.ok()) {
       return fail(tuned.with_context(peer()));
     }
@@ -264,7 +269,9 @@ void TcpEndpoint::abort(const Status& reason) noexcept try {
 
 void TcpEndpoint::close_flows(const Status* reason) noexcept {
   for (const auto& flow : flows_) {
+    if (core_->recent == flow.get()) core_->recent = nullptr;
     if (!flow->fd) continue;
+    flow->take_peeked();
     if (reason != nullptr && flow->phase == Flow::Phase::kOpen) tell_peer(*flow, *reason);
     core_->discard(flow->fd);
     flow->handshake.reset();

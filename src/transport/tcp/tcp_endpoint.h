@@ -69,6 +69,8 @@ class TcpEndpoint final : public Endpoint {
 
   // For Flow and TcpContext.
   void on_flow_ready(Flow& flow);
+  /// Looks for data without an event; false, and does nothing, where other things are waited for, too.
+  bool look_at(Flow& flow);
   void on_segment_written(const Flow::OutSegment& segment) noexcept;
   /// Moves requests that have ended to `completed`.
   void report(std::vector<Request*>& completed);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "transport/tcp/tcp_endpoint.h"
 
@@ -15,6 +16,25 @@ namespace {
 
 /// The most that one read asks for: keeps a fast peer from holding the thread.
 constexpr std::size_t kMaxRead = 1 << 20;
+/// Up to this size the kernel takes one piece sooner than it takes several.
+constexpr std::size_t kCopied = 512;
+
+ssize_t put_on_socket(int fd, std::span<iovec> pieces, std::size_t total) noexcept {
+  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+  if (total <= kCopied) {
+    std::array<std::byte, kCopied> whole;
+    std::byte* at = whole.data();
+    for (const iovec& piece : pieces) {
+      std::memcpy(at, piece.iov_base, piece.iov_len);
+      at += piece.iov_len;
+    }
+    return ::send(fd, whole.data(), total, kFlags);
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  return ::sendmsg(fd, &message, kFlags);
+}
 
 }  // namespace
 
@@ -54,10 +74,7 @@ Flow::Write Flow::write(std::uint64_t& written) {
       }
       skip = 0;
     }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t put = ::sendmsg(fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t put = put_on_socket(fd.get(), {pieces.data(), count}, total);
     if (put < 0) {
       if (errno == EINTR) continue;
       writable = false;
@@ -91,8 +108,14 @@ Flow::Write Flow::write(std::uint64_t& written) {
   return Write::kAll;
 }
 
-Flow::Read Flow::read(std::uint64_t& payload_read, std::uint64_t& total_read) {
+Flow::Read Flow::read(bool may_peek, std::uint64_t& payload_read, std::uint64_t& total_read) {
   if (staging.empty()) staging.resize(kStagingBytes);
+  if (may_peek && small_expected && !hung_up && staged() == 0 && payload_left == 0 && peeked < kPeek &&
+      peeks_kept < kPeeks) {
+    return peek(total_read);
+  }
+  take_peeked();
+  if (at_end) return Read::kEnd;
   if (begin == end) {
     begin = end = 0;
   } else if (begin > 0) {  // the start of a header
@@ -114,16 +137,7 @@ Flow::Read Flow::read(std::uint64_t& payload_read, std::uint64_t& total_read) {
   do {
     got = ::readv(fd.get(), pieces.data(), static_cast<int>(count));
   } while (got < 0 && errno == EINTR);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    readable = false;
-    return Read::kNothing;
-  }
-  if (got <= 0) {
-    at_end = true;
-    end_error = got < 0 ? errno : 0;
-    readable = false;
-    return Read::kEnd;
-  }
+  if (got <= 0) return nothing_read(got);
   // Less than asked for: the socket is drained, and an edge will tell of more. An end that was already told
   // has no further edge: then the next read must find it.
   if (static_cast<std::size_t>(got) < wanted && !hung_up) readable = false;
@@ -136,8 +150,55 @@ Flow::Read Flow::read(std::uint64_t& payload_read, std::uint64_t& total_read) {
   return Read::kSome;
 }
 
+Flow::Read Flow::nothing_read(ssize_t got) noexcept {
+  readable = false;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Read::kNothing;
+  at_end = true;
+  end_error = got < 0 ? errno : 0;
+  return Read::kEnd;
+}
+
+Flow::Read Flow::peek(std::uint64_t& total_read) noexcept {
+  if (peeked == 0) begin = end = 0;
+  const std::size_t wanted = peeked + kPeek;
+  ssize_t seen;
+  do {
+    seen = ::recv(fd.get(), staging.data() + (end - peeked), wanted, MSG_PEEK | MSG_DONTWAIT);
+  } while (seen < 0 && errno == EINTR);
+  if (seen <= 0) return nothing_read(seen);
+  if (static_cast<std::size_t>(seen) < wanted) readable = false;
+  const std::size_t more = static_cast<std::size_t>(seen) - peeked;
+  if (more == 0) {
+    if (++vain_peeks >= kVainPeeks) take_peeked();
+    return Read::kNothing;
+  }
+  peeked += more;
+  end += more;
+  total_read += more;
+  ++peeks_kept;
+  vain_peeks = 0;
+  return Read::kSome;
+}
+
+void Flow::take_peeked() noexcept {
+  peeks_kept = vain_peeks = 0;
+  while (peeked > 0) {
+    const ssize_t taken = ::recv(fd.get(), nullptr, peeked, MSG_TRUNC | MSG_DONTWAIT);
+    if (taken < 0 && errno == EINTR) continue;
+    if (taken <= 0) {  // not while the kernel has them
+      at_end = true;
+      end_error = taken < 0 ? errno : 0;
+      readable = false;
+      peeked = 0;
+      return;
+    }
+    peeked -= static_cast<std::size_t>(taken);
+  }
+}
+
 void Flow::read_rest(std::uint64_t& total_read) {
   constexpr std::size_t kStep = 256 << 10;
+  take_peeked();
   for (;;) {
     if (staging.size() - end < kStep) staging.resize(end + kStep);
     const ssize_t got = ::recv(fd.get(), staging.data() + end, staging.size() - end, MSG_DONTWAIT);

@@ -2,9 +2,12 @@
 //
 // Sending: up to kMaxBatch segments are committed to a flow at a time and written by gathering. Receiving:
 // a staging buffer takes headers and small payloads; the rest of a large payload is read straight to its
-// destination, with the next header behind it. A flow whose next header belongs to a message that no receive
-// matches yet is parked: nothing more is read from it. Invariant: bytes on the socket are consumed in order,
-// and `out` is only changed at its end or by what the kernel has taken. Threads: those of the context.
+// destination, with the next header behind it. Where small messages are polled for, they are peeked at: the
+// kernel acknowledges what is taken from it there and then, which costs a third of a small message's time. So
+// they stay in the socket until they are several or no more come. A flow whose next header belongs to a
+// message that no receive matches yet is parked: nothing more is read from it. Invariant: bytes on the socket
+// are consumed in order, and `out` is only changed at its end or by what the kernel has taken; the last
+// `peeked` bytes before `end` are also the first in the socket. Threads: those of the context.
 #pragma once
 
 #include <array>
@@ -39,6 +42,10 @@ class Flow final : public Source {
   static constexpr std::size_t kMaxBatch = 16;
   static constexpr std::size_t kStagingBytes = 16 << 10;
   static constexpr std::size_t kLarge = 32 << 10;  ///< a segment worth a read of its own
+  static constexpr std::size_t kPeek = 2 << 10;    ///< what a look peeks at, and the segments worth it
+  /// So many packets may be unacknowledged for long; the sender's congestion window is hardly ever below.
+  static constexpr unsigned kPeeks = 4;
+  static constexpr unsigned kVainPeeks = 32;
 
   /// With `hard`, the kernel resets the connection when it closes, also at the death of the process: a peer
   /// whose window is closed learns of it at once, not after it has made room for what was still to be sent.
@@ -59,8 +66,11 @@ class Flow final : public Source {
   // Receiving
   std::size_t staged() const noexcept { return end - begin; }
   enum class Read : std::uint8_t { kSome, kNothing, kEnd };
-  /// Reads once from the socket: to the payload's destination, then to the staging buffer.
-  Read read(std::uint64_t& payload_read, std::uint64_t& total_read);
+  /// Reads once from the socket: to the payload's destination, then to the staging buffer. With `may_peek`,
+  /// small messages stay in the socket, too, for a while.
+  Read read(bool may_peek, std::uint64_t& payload_read, std::uint64_t& total_read);
+  /// Takes from the socket what was peeked at.
+  void take_peeked() noexcept;
   /// For a parked flow whose peer is gone: takes all that the kernel still holds, up to the end.
   void read_rest(std::uint64_t& total_read);
 
@@ -83,6 +93,10 @@ class Flow final : public Source {
 
   std::vector<std::byte> staging;
   bool large_expected = false;  ///< the last segment was large: stage the next header only, nothing twice
+  bool small_expected = false;  ///< the last segment was small: peek
+  std::size_t peeked = 0;       ///< bytes that have been staged and are still in the socket
+  unsigned peeks_kept = 0;      ///< that brought them
+  unsigned vain_peeks = 0;      ///< since then
   std::size_t begin = 0;
   std::size_t end = 0;
   Request* receiving = nullptr;
@@ -94,6 +108,10 @@ class Flow final : public Source {
   bool goodbye_ahead = false;  ///< read but still behind parked data
   bool at_end = false;         ///< nothing more comes from the socket
   int end_error = 0;           ///< errno of the end, 0 for an orderly one
+
+ private:
+  Read peek(std::uint64_t& total_read) noexcept;
+  Read nothing_read(ssize_t got) noexcept;
 };
 
 }  // namespace onebit::transport

@@ -102,8 +102,8 @@ void TcpListener::take_connections(Door& door) {
     Candidate& candidate = candidates_.back();
     candidate.self = std::prev(candidates_.end());
     const Settings& settings = core_->settings;
-    Status ready =
-        tune_tcp(candidate.fd.get(), settings.link_timeout, settings.tcp_sndbuf, settings.tcp_rcvbuf);
+    Status ready = tune_tcp(candidate.fd.get(), settings.link_timeout, settings.tcp_sndbuf,
+                            settings.tcp_rcvbuf, settings.traffic_class);
     if (ready.ok()) ready = core_->poller.add(candidate.fd.get(), candidate);
     if (!ready.ok()) {
       drop(candidate, ready);

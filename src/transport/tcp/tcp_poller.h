@@ -70,6 +70,7 @@ class Poller {
   /// From now on the caller may wait on fd() itself: it must be readable while there is work, also such that
   /// comes up outside of progress(), and without an event of a socket.
   void watch() noexcept;
+  bool watched() const noexcept { return watched_; }
   void enter() noexcept { inside_ = true; }
   void leave() noexcept;
   void announce() noexcept {

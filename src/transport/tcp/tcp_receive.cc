@@ -38,6 +38,15 @@ Status TcpEndpoint::receive(Request& request, void* data, std::size_t capacity, 
   return Status();
 }
 
+bool TcpEndpoint::look_at(Flow& flow) {
+  if (!usable() || flow.parked || flow.has_out() || !sends_.empty() || (posted_.empty() && active_.empty())) {
+    return false;
+  }
+  flow.readable = true;
+  on_flow_ready(flow);
+  return true;
+}
+
 void TcpEndpoint::read(Flow& flow) {
   const std::uint64_t limit = counters_.wire_received + kReadBudget;
   for (;;) {
@@ -55,7 +64,8 @@ void TcpEndpoint::read(Flow& flow) {
     if (counters_.wire_received >= limit) return core_->poller.enqueue(flow);
     Request* const request = flow.receiving;
     std::uint64_t payload = 0;
-    flow.read(payload, counters_.wire_received);
+    // With messages of this end the acknowledgment travels for nothing.
+    flow.read(core_->polled && next_send_ == 0, payload, counters_.wire_received);
     if (payload > 0) {
       request->transferred += payload;
       counters_.payload_received += payload;
@@ -140,6 +150,9 @@ TcpEndpoint::Consumed TcpEndpoint::take_data(Flow& flow, const SegmentHeader& he
   flow.payload_at = request->data + header.offset;
   flow.payload_left = header.segment_bytes;
   flow.large_expected = header.segment_bytes >= Flow::kLarge;
+  flow.small_expected = kHeaderBytes + header.segment_bytes <= Flow::kPeek;
+  if (core_->recent != nullptr && core_->recent != &flow) core_->recent->take_peeked();
+  core_->recent = flow.small_expected ? &flow : nullptr;
   if (flow.payload_left == 0) finish_segment(flow);
   return Consumed::kAll;
 }

@@ -19,6 +19,7 @@ import tempfile
 # 2-byte type one.
 WIDE = [
     ("decode_tiles", lambda name: (0, 2 if "<float>" in name else 1)),
+    ("reduce_rows", lambda name: (0, wide(name))),
     ("quantize_tiles", lambda name: (wide(name), wide_error(name))),
     ("sum_sub_blocks<onebit::codec::cuda::Compensated", lambda name: (wide(name), 0)),
     ("sum_sub_blocks<onebit::codec::cuda::Averaged", lambda name: (wide(name), 2)),

@@ -88,6 +88,59 @@ TEST(CudaPieces, AListLongerThanALaunchHoldsIsDecodedPieceByPiece) {
   }
 }
 
+/// What a reduce-scatter's owner gets, by its definition (docs/format.md, section 5): c in elements of
+/// `type`.
+Buffer reduced(const std::vector<Buffer>& scales, const std::vector<Buffer>& bits, std::size_t n,
+               float factor, std::uint32_t block, DataType type) {
+  Buffer y(n * size_of(type));
+  for (std::size_t i = 0; i < n; ++i) {
+    float c = 0;
+    for (std::size_t r = 0; r < scales.size(); ++r) {
+      const float t = scales[r].as<float>()[block == kWhole ? 0 : i / block] * factor;
+      const bool is_positive = bits[r].as<std::uint8_t>()[i / 8] >> (i % 8) & 1;
+      const float term = is_positive ? t : -t;
+      c = r == 0 ? term : c + term;
+    }
+    if (type == DataType::kFloat32) y.as<float>()[i] = std::isnan(c) ? std::bit_cast<float>(0x7fc00000U) : c;
+    if (type == DataType::kFloat16) y.as<std::uint16_t>()[i] = float_to_half(c);
+    if (type == DataType::kBFloat16) y.as<std::uint16_t>()[i] = float_to_bfloat16(c);
+  }
+  return y;
+}
+
+TEST(CudaReduce, GivesTheSumOfAllRanksPiecesForEveryTypeBlockAndLength) {
+  constexpr std::size_t kRanks = 3;
+  for (const DataType type : kTypes) {
+    for (const std::uint32_t block : {256u, 512u, 1024u, 2048u, 4096u, 65536u, kWhole}) {
+      for (const std::size_t n : {std::size_t{1}, std::size_t{255}, std::size_t{2049}, std::size_t{20000}}) {
+        const std::size_t scale_bytes = (4 * scale_count(n, block) + 15) / 16 * 16;
+        const std::size_t stride = scale_bytes + cuda::packed_bit_bytes(n);
+        Buffer messages(kRanks * stride);
+        std::vector<Buffer> scales, bits;
+        for (std::size_t r = 0; r < kRanks; ++r) {
+          // Some blocks are NaN, some so large that fp16 overflows.
+          const Kind kind = n == 2049 ? Kind::kNan : n == 255 ? Kind::kHuge : Kind::kRandom;
+          scales.push_back(numbers(DataType::kFloat32, kind, scale_count(n, block), n + r));
+          bits.push_back(random_bytes(bit_bytes(n), n + r));
+          std::memcpy(messages.data() + r * stride, scales[r].data(), scales[r].size());
+          std::memcpy(messages.data() + r * stride + scale_bytes, bits[r].data(), bits[r].size());
+        }
+        for (const std::size_t offset : {std::size_t{0}, size_of(type)}) {
+          const DeviceArray device(messages.data(), messages.size());
+          const DeviceArray y(n * size_of(type), offset);
+          const auto* const first = device.as<std::uint8_t>();
+          const cuda::ReducePiece piece = {reinterpret_cast<const std::uint32_t*>(first + scale_bytes),
+                                           reinterpret_cast<const float*>(first), stride, y.data(), n};
+          ASSERT_EQ(cuda::reduce(type, {&piece, 1}, kRanks, 1.0f / 3, {block, Scale::kRms}, nullptr),
+                    cudaSuccess);
+          EXPECT_EQ(y.bytes(n * size_of(type)), reduced(scales, bits, n, 1.0f / 3, block, type))
+              << onebit::name_of(type) << " block=" << block << " n=" << n << " offset=" << offset;
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaPieces, TheUnusedBitsAndBytesOfTheLastSixteenAreZero) {
   for (const std::size_t n : {1u, 9u, 31u, 33u, 127u, 129u, 255u, 2049u, 4095u}) {
     for (const std::uint32_t block : {256u, 2048u, 4096u, 65536u}) {

@@ -31,6 +31,18 @@ inline Functions linked_nccl() {
     return static_cast<Result>(ncclAllGather(send, receive, count, static_cast<ncclDataType_t>(type),
                                              reinterpret_cast<ncclComm_t>(comm), stream));
   };
+  functions.reduce_scatter = [](const void* send, void* receive, std::size_t count, Type type, Op op,
+                                Comm comm, cudaStream_t stream) {
+    return static_cast<Result>(ncclReduceScatter(send, receive, count, static_cast<ncclDataType_t>(type),
+                                                 static_cast<ncclRedOp_t>(op),
+                                                 reinterpret_cast<ncclComm_t>(comm), stream));
+  };
+  functions.async_error = [](Comm comm, Result* error) {
+    ncclResult_t found = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(reinterpret_cast<ncclComm_t>(comm), &found);
+    *error = static_cast<Result>(found);
+    return static_cast<Result>(result);
+  };
   functions.error_string = [](Result result) {
     return ncclGetErrorString(static_cast<ncclResult_t>(result));
   };
@@ -43,12 +55,12 @@ struct DeviceRank {
 };
 
 /// Runs `body` on `ranks` threads. `options` has what does not differ between ranks.
-inline void run_device_ranks(int ranks, CommunicatorOptions options,
+inline void run_device_ranks(int ranks, CommunicatorOptions options, const Functions& nccl,
                              const std::function<void(DeviceRank&)>& body) {
   cuda_cpu::run_nccl_ranks(ranks, [&](cuda_cpu::NcclRank& here) {
     CommunicatorOptions own = options;
     own.comm = reinterpret_cast<Comm>(here.comm);
-    own.nccl = linked_nccl();
+    own.nccl = nccl;
     own.device = here.rank;
     own.codec.rank = static_cast<unsigned>(here.rank);
     own.codec.ranks = static_cast<unsigned>(ranks);
@@ -58,6 +70,11 @@ inline void run_device_ranks(int ranks, CommunicatorOptions options,
     body(rank);
     EXPECT_CUDA(cudaStreamSynchronize(here.stream));
   });
+}
+
+inline void run_device_ranks(int ranks, const CommunicatorOptions& options,
+                             const std::function<void(DeviceRank&)>& body) {
+  run_device_ranks(ranks, options, linked_nccl(), body);
 }
 
 }  // namespace onebit::nccl

@@ -11,12 +11,12 @@ class ResidualSlotsTest : public ::testing::Test {
  protected:
   cuda_cpu::TestStream stream;
   int left = 1000;  ///< residuals that there is memory for
-  ResidualSlots slots{[this](std::size_t count) -> std::optional<Residuals> {
+  ResidualSlots slots{[this](Shape shape) -> std::optional<Residuals> {
     if (left == 0) return std::nullopt;
     --left;
     const MemorySource source = {Allocator(), stream};
-    Residuals made{DeviceMemory(source, 4 * count), DeviceMemory(source, 4 * count)};
-    EXPECT_CUDA(made.reset(stream));
+    Residuals made{DeviceMemory(source, 4 * shape.count), DeviceMemory(source, 4 * shape.count)};
+    EXPECT_CUDA(cudaMemsetAsync(made.worker.data(), 0, made.worker.bytes(), stream));
     return made;
   }};
 
@@ -29,13 +29,16 @@ class ResidualSlotsTest : public ::testing::Test {
   }
   /// Calls for the identity, and puts `mark` where its residuals are; gives what was there.
   int call(const Identity& identity, int mark) {
-    EXPECT_TRUE(slots.reserve(identity.count));
-    const Residuals* found = nullptr;
-    EXPECT_CUDA(slots.find(identity, stream, &found));
-    if (found == nullptr) return -1;
+    EXPECT_TRUE(slots.reserve(identity.shape));
+    const auto found = slots.find(identity);
+    if (!found) return -1;
+    std::byte* const worker = found->residuals->worker.data();
+    if (found->start_anew) {
+      EXPECT_CUDA(cudaMemsetAsync(worker, 0, 4, stream));
+    }
     int before = 0;
-    EXPECT_CUDA(cudaMemcpyAsync(&before, found->worker.data(), 4, cudaMemcpyDeviceToHost, stream));
-    EXPECT_CUDA(cudaMemcpyAsync(found->worker.data(), &mark, 4, cudaMemcpyHostToDevice, stream));
+    EXPECT_CUDA(cudaMemcpyAsync(&before, worker, 4, cudaMemcpyDeviceToHost, stream));
+    EXPECT_CUDA(cudaMemcpyAsync(worker, &mark, 4, cudaMemcpyHostToDevice, stream));
     stream.synchronize();
     return before;
   }

@@ -21,8 +21,13 @@ ncclResult_t no_communicator() {
   return fail(ncclInvalidArgument, "this is no communicator, or one that is gone");
 }
 
+constexpr char kIdPrefix[] = "id-";
+
+/// Empty when the id was not made here: NCCL's are addresses, and one of an unknown family is an internal
+/// error.
 std::string name_from(const ncclUniqueId& id) {
-  return {id.internal, ::strnlen(id.internal, sizeof id.internal)};
+  const std::string text(id.internal, ::strnlen(id.internal, sizeof id.internal));
+  return text.starts_with(kIdPrefix) ? text.substr(sizeof kIdPrefix - 1) : "";
 }
 
 bool is_blocking(const ncclConfig_t* config, bool otherwise) {
@@ -32,6 +37,7 @@ bool is_blocking(const ncclConfig_t* config, bool otherwise) {
 
 ncclResult_t create(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int rank, bool blocking) {
   if (handle == nullptr) return fail_group(fail(ncclInvalidArgument, "no place for the communicator"));
+  if (name_from(id).empty()) return fail_group(fail(ncclInternalError, "this is no unique id"));
   CommunicatorPointer made;
   const ncclResult_t result = Communicator::create(ranks, name_from(id), rank, blocking, &made);
   if (result != ncclSuccess) return fail_group(result);
@@ -52,7 +58,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   if (id == nullptr) return fail(ncclInvalidArgument, "no place for the id");
   std::memset(id, 0, sizeof *id);
   std::random_device random;
-  std::snprintf(id->internal, sizeof id->internal, "%08x%08x%08x", random(), random(), random());
+  std::snprintf(id->internal, sizeof id->internal, "%s%08x%08x%08x", kIdPrefix, random(), random(), random());
   return ncclSuccess;
 }
 

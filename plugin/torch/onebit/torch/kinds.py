@@ -99,6 +99,7 @@ class OneBitLamb(OneBitOptimizer):
         factor_max, factor_min, factor_threshold: bounds of the factor on the frozen coefficients, and of its change a step.
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
+        bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
         comm, name: see `OneBitOptimizer`.
     """
 
@@ -121,6 +122,7 @@ class OneBitLamb(OneBitOptimizer):
         factor_threshold: float = 0.1,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
+        bound_moves: bool = True,
         comm: Optional[Communicator] = None,
         name: str = "optimizer",
         **accepted: Any,
@@ -137,6 +139,7 @@ class OneBitAdam(OneBitOptimizer):
         freeze_step: steps of the warm-up, or "auto": until the variance has become stable.
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
+        bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
         comm, name: see `OneBitOptimizer`.
     """
 
@@ -153,6 +156,7 @@ class OneBitAdam(OneBitOptimizer):
         weight_decay: float = 0.0,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
+        bound_moves: bool = True,
         comm: Optional[Communicator] = None,
         name: str = "optimizer",
         **accepted: Any,
@@ -175,6 +179,7 @@ class ZeroOneAdam(OneBitOptimizer):
         local_step_clipper: the largest interval of syncs.
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
+        bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
         comm, name: see `OneBitOptimizer`.
     """
 
@@ -194,6 +199,7 @@ class ZeroOneAdam(OneBitOptimizer):
         local_step_clipper: int = 16,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
+        bound_moves: bool = True,
         comm: Optional[Communicator] = None,
         name: str = "optimizer",
         **accepted: Any,

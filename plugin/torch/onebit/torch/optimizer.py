@@ -27,7 +27,7 @@ live: "weakref.WeakSet[OneBitOptimizer]" = weakref.WeakSet()
 # What belongs to the optimizer as a whole: in a group it would have no effect.
 _GLOBAL_KEYS = frozenset(
     "freeze_step coeff_beta factor_max factor_min factor_threshold var_freeze_step var_update_scaler local_step_scaler "
-    "local_step_clipper gradient_clipping deepspeed_compat bias_correction".split()
+    "local_step_clipper gradient_clipping deepspeed_compat bound_moves bias_correction".split()
 )
 
 
@@ -218,8 +218,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
             checkpoint.save_groups(directory, self.name, self._native.info().steps, super().state_dict()["param_groups"])
 
     def load(self, directory: str) -> None:
-        """Loads what the same or another number of ranks saved in `directory`; the files of all must be readable here. A
-        local call, which every rank makes. On an error nothing has changed."""
+        """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
+        here. Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed."""
         steps, groups = checkpoint.load_groups(directory, self.name)
 
         def load(native: NativeOptimizer) -> None:

@@ -1,15 +1,14 @@
-#include "optimizer/checkpoint.h"
+// Checkpoint::load: reads the files of all old ranks, agrees with the other ranks, and only then changes
+// anything.
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 
 #include "base/log.h"
-#include "collective/partition.h"
 #include "collective/shard_file.h"
-#include "collective/shard_set.h"
+#include "optimizer/checkpoint.h"
+#include "optimizer/checkpoint_format.h"
 #include "optimizer/optimizer.h"
 
 namespace onebit::optimizer {
@@ -19,87 +18,22 @@ using collective::PartitionPlan;
 using collective::Range;
 using collective::Residual;
 using collective::ShardReader;
-using collective::ShardWriter;
 
-constexpr std::array<char, 8> kMagic{'1', 'B', 'O', 'P', 'T', 'I', 'M', '\0'};
-constexpr std::uint32_t kVersion = 1;
-constexpr std::string_view kExtension = "optimizer";
 constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
 
-struct FileHeader {
-  std::array<char, 8> magic;
-  std::uint32_t version;
-  std::uint32_t ranks;
-  std::uint32_t rank;
-  std::uint8_t kind;
-  std::uint8_t compat;
-  std::uint8_t whole;  // shared arrays are whole, not a shard
-  std::uint8_t reserved;
-  collective::SaveStamp stamp;  // its call is the step
-  std::uint64_t elements;       // of all tensors, without padding
-  std::uint64_t text;           // bytes of the tensors' description
-  std::uint32_t numbers;        // fp64
-  std::uint32_t arrays;
-  std::uint32_t own_arrays;  // a bit for each array: not shared
-  std::uint32_t residuals;
-};
-static_assert(sizeof(FileHeader) == 80);
-
-struct ResidualHeader {
-  std::uint64_t count;
-  std::uint64_t owner_elements;
-};
-
-/// A line a tensor: a state belongs to these.
-std::string describe_tensors(const Layout& layout) {
-  std::string text;
-  for (const TensorSpec& tensor : layout.tensors())
-    text += fmt::format("'{}' of {} elements\n", tensor.name, tensor.count);
-  return text;
-}
-
-std::size_t used_elements(const Layout& layout) {
-  std::size_t used = 0;
-  for (const Layout::Unit& unit : layout.units()) used += unit.used;
-  return used;
-}
-
-/// Calls body(begin in the flat state, length) for the stretches of `range`, which counts without padding.
-template <typename Body>
-Status for_stretches(const Layout& layout, Range range, const Body& body) {
-  std::size_t passed = 0;
-  for (const Layout::Unit& unit : layout.units()) {
-    const std::size_t begin = std::max(range.begin, passed);
-    const std::size_t end = std::min(range.begin + range.length, passed + unit.used);
-    if (begin < end) ONEBIT_RETURN_IF_ERROR(body(unit.begin + (begin - passed), end - begin));
-    passed += unit.used;
-  }
-  return Status();
-}
-
-/// The stretches behind the tensors of each unit.
-template <typename Body>
-Status for_padding(const Layout& layout, const Body& body) {
-  for (const Layout::Unit& unit : layout.units()) {
-    if (unit.padded != unit.used)
-      ONEBIT_RETURN_IF_ERROR(body(unit.begin + unit.used, unit.padded - unit.used));
-  }
-  return Status();
-}
-
-Result<FileHeader> read_header(ShardReader& reader) {
-  FileHeader header{};
+Result<StateHeader> read_header(ShardReader& reader) {
+  StateHeader header{};
   ONEBIT_RETURN_IF_ERROR(reader.read(&header, sizeof header));
-  if (header.magic != kMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
-  if (header.version != kVersion) {
+  if (header.magic != kStateMagic) return Status(Code::kDataError, "it is not a state of an optimizer");
+  if (header.version != kStateVersion) {
     return Status::error(Code::kDataError, "it has version {}, this library reads {}", header.version,
-                         kVersion);
+                         kStateVersion);
   }
   return header;
 }
 
 Result<collective::SaveStamp> read_stamp(ShardReader& reader) {
-  ONEBIT_ASSIGN_OR_RETURN(const FileHeader header, read_header(reader));
+  ONEBIT_ASSIGN_OR_RETURN(const StateHeader header, read_header(reader));
   return header.stamp;
 }
 
@@ -120,7 +54,10 @@ std::string different_tensor(std::string_view saved, std::string_view here) {
 
 /// What has been read, before it replaces anything.
 struct Checkpoint::Loaded {
+  std::size_t ranks = 0;  ///< that have saved it
+  collective::SaveMoment moment;
   std::size_t elements = 0;
+  std::vector<double> numbers;
   std::vector<Array> arrays;
   std::vector<Residual> residuals;
 };
@@ -130,7 +67,7 @@ struct Checkpoint::File {
   std::size_t from = 0;
   std::string path;
   std::optional<ShardReader> reader;  ///< none: there is no such file
-  FileHeader header{};
+  StateHeader header{};
   std::vector<double> numbers;
   bool is_own(std::size_t array) const { return (header.own_arrays >> array & 1) != 0; }
   /// Its part of the shared arrays.
@@ -145,97 +82,68 @@ struct Checkpoint::File {
   }
 };
 
-Status Checkpoint::save(const std::string& directory, bool whole) {
-  Core& core = *optimizer_.core_;
-  const Layout& layout = core.layout();
-  Exchange& exchange = core.exchange();
-  // The weights travel as an array, through the scratch.
-  for (const Job& job : core.jobs()) std::copy(job.arrays.w, job.arrays.w + job.count, job.arrays.x);
-  auto arrays = optimizer_.algorithm_->arrays();
-  arrays.push_back({&core.x(), optimizer_.in_common()});
-  const std::string text = describe_tensors(layout);
-  std::vector<double> numbers;
-  optimizer_.visit_numbers([&](double& number) { numbers.push_back(number); });
-  FileHeader header{};
-  header.magic = kMagic;
-  header.version = kVersion;
-  header.ranks = static_cast<std::uint32_t>(exchange.ranks());
-  header.rank = static_cast<std::uint32_t>(exchange.rank());
-  header.kind = static_cast<std::uint8_t>(core.options().kind);
-  header.compat = core.compat() ? 1 : 0;
-  header.whole = whole ? 1 : 0;
-  header.stamp = collective::SaveStamp::now({exchange.job(), static_cast<std::uint64_t>(core.step)});
-  header.elements = used_elements(layout);
-  header.text = text.size();
-  header.numbers = static_cast<std::uint32_t>(numbers.size());
-  header.arrays = static_cast<std::uint32_t>(arrays.size());
-  for (std::size_t i = 0; i < arrays.size(); ++i) header.own_arrays |= arrays[i].shared ? 0U : 1U << i;
-  header.residuals = static_cast<std::uint32_t>(core.residuals().size());
-  const std::string path =
-      collective::shard_path(directory, core.options().name, kExtension, exchange.rank(), exchange.ranks());
-
-  const auto write = [&](ShardWriter& writer) -> Status {
-    const auto write_range = [&](const Array& array, Range range) {
-      return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
-        return writer.write(array.data() + begin, length * sizeof(float));
-      });
-    };
-    ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
-    ONEBIT_RETURN_IF_ERROR(writer.write(text.data(), text.size()));
-    ONEBIT_RETURN_IF_ERROR(writer.write(numbers.data(), numbers.size() * sizeof(double)));
-    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
-    const Range all{0, header.elements};
-    const Range shard =
-        whole ? all : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
-    for (const StateArray& array : arrays) {
-      if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
-    }
-    ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
-    for (const StateArray& array : arrays) {
-      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, all));
-    }
-    ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
-      return writer.write(core.m().data() + begin, length * sizeof(float));
-    }));
-    for (const Residual& residual : core.residuals()) {
-      const ResidualHeader head{residual.count, residual.owner_error.size()};
-      ONEBIT_RETURN_IF_ERROR(writer.write(&head, sizeof head));
-      ONEBIT_RETURN_IF_ERROR(writer.write(residual.worker_error.data(), residual.worker_error.bytes()));
-      ONEBIT_RETURN_IF_ERROR(writer.write(residual.owner_error.data(), residual.owner_error.bytes()));
-    }
-    return writer.write_checksum();
-  };
-  if (std::any_of(core.residuals().begin(), core.residuals().end(),
-                  [](const auto& each) { return each.in_call; })) {
-    log(LogLevel::kWarn,
-        "optimizer '{}': residuals are saved as 0, as the step that was changing them failed",
-        core.options().name);
-    core.clear_residuals();
-  }
-  return collective::write_shard(directory, path, write).with_context(fmt::format("save to {}", path));
-}
-
 Status Checkpoint::load(const std::string& directory) {
   Core& core = *optimizer_.core_;
-  const std::string& name = core.options().name;
-  ONEBIT_ASSIGN_OR_RETURN(const auto newest, collective::newest_shards(directory, name, kExtension,
-                                                                       "state of an optimizer", read_stamp));
-  const std::size_t old_ranks = newest.first;
-  const std::size_t ranks = core.exchange().ranks();
+  Exchange& exchange = core.exchange();
+  ONEBIT_RETURN_IF_ERROR(exchange.usable());
+  ONEBIT_RETURN_IF_ERROR(optimizer_.algorithm_->fetch_numbers());
   Loaded loaded;
+  const Status own = read(directory, loaded);
+
+  struct Word {
+    std::uint64_t loaded = 0;
+    collective::SaveMoment moment;
+    std::uint64_t ranks = 0;
+  };
+  const Word mine = own.ok() ? Word{1, loaded.moment, loaded.ranks} : Word();
+  std::vector<Word> all(exchange.ranks());
+  ONEBIT_RETURN_IF_ERROR(exchange.all_gather(&mine, all.data(), sizeof mine));
+  ONEBIT_RETURN_IF_ERROR(own);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const Word& word = all[rank];
+    if (word.loaded == 0) {
+      return Status::error(
+          Code::kDataError,
+          "rank {} cannot load the state from what it sees as {} (its error says why), so no "
+          "rank loads it",
+          rank, directory);
+    }
+    if (word.moment == mine.moment && word.ranks == mine.ranks) continue;
+    return Status::error(Code::kDataError,
+                         "{} holds states of different moments: rank {} sees step {} of {} ranks{}, rank {} "
+                         "step {} of {} ranks; no rank loads any",
+                         directory, rank, word.moment.call, word.ranks,
+                         word.moment.job == mine.moment.job ? "" : " of another job", exchange.rank(),
+                         mine.moment.call, mine.ranks);
+  }
+  ONEBIT_RETURN_IF_ERROR(commit(loaded));
+  if (loaded.ranks != exchange.ranks() && exchange.rank() == 0) {
+    log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}",
+        core.options().name, loaded.ranks, directory, exchange.ranks());
+  }
+  return Status();
+}
+
+Status Checkpoint::read(const std::string& directory, Loaded& loaded) {
+  Core& core = *optimizer_.core_;
+  ONEBIT_ASSIGN_OR_RETURN(const auto newest,
+                          collective::newest_shards(directory, core.options().name, kStateExtension,
+                                                    "state of an optimizer", read_stamp));
+  loaded.ranks = newest.first;
   loaded.elements = used_elements(core.layout());
   for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
     ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(core.layout().elements()));
     loaded.arrays.push_back(std::move(array));
   }
   for (const Residual& residual : core.residuals()) {
-    ONEBIT_ASSIGN_OR_RETURN(Residual fresh, Residual::create(residual.count, residual.type, residual.op,
-                                                             core.exchange().rank(), ranks));
+    ONEBIT_ASSIGN_OR_RETURN(
+        Residual fresh, Residual::create(residual.count, residual.type, residual.op, core.exchange().rank(),
+                                         core.exchange().ranks()));
     loaded.residuals.push_back(std::move(fresh));
   }
-  std::vector<File> files(old_ranks);
-  for (std::size_t from = 0; from < old_ranks; ++from) {
-    if (const Status status = open(directory, from, old_ranks, files[from]); !status.ok()) {
+  std::vector<File> files(loaded.ranks);
+  for (std::size_t from = 0; from < files.size(); ++from) {
+    if (const Status status = open(directory, from, files.size(), files[from]); !status.ok()) {
       return status.with_context(files[from].path);
     }
   }
@@ -245,13 +153,8 @@ Status Checkpoint::load(const std::string& directory) {
     Status status = read_arrays(file, loaded);
     if (status.ok()) status = read_own(file, files, loaded);
     if (!status.ok()) return status.with_context(file.path);
-  }
-  const auto first =
-      std::find_if(files.begin(), files.end(), [](const File& file) { return file.reader.has_value(); });
-  commit(loaded, first->numbers);
-  if (old_ranks != ranks && core.exchange().rank() == 0) {
-    log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}", name,
-        old_ranks, directory, ranks);
+    loaded.moment = file.header.stamp.moment;
+    loaded.numbers = file.numbers;
   }
   return Status();
 }
@@ -259,11 +162,11 @@ Status Checkpoint::load(const std::string& directory) {
 Status Checkpoint::open(const std::string& directory, std::size_t from, std::size_t old_ranks, File& file) {
   Core& core = *optimizer_.core_;
   file.from = from;
-  file.path = collective::shard_path(directory, core.options().name, kExtension, from, old_ranks);
+  file.path = collective::shard_path(directory, core.options().name, kStateExtension, from, old_ranks);
   if (!std::filesystem::exists(file.path)) return Status();
   ONEBIT_ASSIGN_OR_RETURN(ShardReader reader, ShardReader::open(file.path));
   ONEBIT_ASSIGN_OR_RETURN(file.header, read_header(reader));
-  const FileHeader& header = file.header;
+  const StateHeader& header = file.header;
   if (header.rank != from || header.ranks != old_ranks) {
     return Status::error(Code::kDataError, "it holds rank {} of {}, not rank {} of {}", header.rank,
                          header.ranks, from, old_ranks);
@@ -387,10 +290,10 @@ Status Checkpoint::read_own(File& file, const std::vector<File>& files, Loaded& 
   return reader.check_end();
 }
 
-void Checkpoint::commit(Loaded& loaded, const std::vector<double>& numbers) {
+Status Checkpoint::commit(Loaded& loaded) {
   Core& core = *optimizer_.core_;
   std::size_t at = 0;
-  optimizer_.visit_numbers([&](double& number) { number = numbers[at++]; });
+  optimizer_.visit_numbers([&](double& number) { number = loaded.numbers[at++]; });
   auto arrays = optimizer_.algorithm_->arrays();
   arrays.push_back({&core.x(), true});
   for (std::size_t i = 0; i < arrays.size(); ++i) {
@@ -401,7 +304,7 @@ void Checkpoint::commit(Loaded& loaded, const std::vector<double>& numbers) {
   for (std::size_t unit = 0; unit < loaded.residuals.size(); ++unit) {
     core.residuals()[unit] = std::move(loaded.residuals[unit]);
   }
-  optimizer_.algorithm_->restored();
+  return optimizer_.algorithm_->restored();
 }
 
 }  // namespace onebit::optimizer

@@ -1,0 +1,131 @@
+#include "transport/factory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/tcp/tcp.h"
+
+namespace onebit::transport {
+namespace {
+
+/// What a process says of one transport. Where all `fabric`s are equal, each reaches each.
+struct Ability {
+  bool usable = false;
+  std::string fabric;  ///< or why it is not usable
+};
+
+struct Transport {
+  std::string_view name;
+  Ability (*ability)(const Settings& settings);
+  Result<std::vector<Device>> (*devices)(const Settings& settings, const SocketAddress& toward);
+  Result<std::unique_ptr<Context>> (*make)(const Settings& settings, std::vector<Device> devices,
+                                           std::uint32_t flows);
+};
+
+/// In the order in which `auto` tries them; the last one can always be used.
+constexpr Transport kTransports[] = {
+    {"tcp",
+     [](const Settings&) {
+       return Ability{true, "IP"};
+     },
+     tcp_devices, make_tcp_context},
+};
+
+Result<const Transport*> find(std::string_view name) {
+  std::string names;
+  for (const Transport& transport : kTransports) {
+    if (transport.name == name) return &transport;
+    names += fmt::format(", {}", transport.name);
+  }
+  return Status::error(
+      Code::kInvalidUsage,
+      "ONEBIT_TRANSPORT={}: this build of onebit has no such transport for host memory; set one "
+      "of auto{}",
+      name, names);
+}
+
+// An offer is a line for each transport: its name, 1 or 0, and the fabric or the reason, with tabs between.
+constexpr std::string_view kUsable = "\t1\t";
+constexpr std::string_view kUnusable = "\t0\t";
+
+Ability ability_in(std::span<const std::byte> offer, std::string_view name) {
+  std::string_view lines(reinterpret_cast<const char*>(offer.data()), offer.size());
+  while (!lines.empty()) {
+    const auto end = std::min(lines.find('\n'), lines.size());
+    std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (!line.starts_with(name)) continue;
+    line.remove_prefix(name.size());
+    if (line.starts_with(kUsable)) return {true, std::string(line.substr(kUsable.size()))};
+    if (line.starts_with(kUnusable)) return {false, std::string(line.substr(kUnusable.size()))};
+  }
+  return {false, "its onebit does not have it"};
+}
+
+/// Empty where all ranks can use the transport together, else why they cannot.
+std::string obstacle(std::string_view name, std::span<const std::vector<std::byte>> offers) {
+  const Ability first = ability_in(offers.front(), name);
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    const Ability ability = ability_in(offers[rank], name);
+    const std::string who = offers.size() > 1 ? fmt::format("rank {}: ", rank) : std::string();
+    if (!ability.usable) return fmt::format("{}{}", who, ability.fabric);
+    if (ability.fabric != first.fabric) {
+      return fmt::format("rank 0 is on {}, rank {} on {}", first.fabric, rank, ability.fabric);
+    }
+  }
+  return std::string();
+}
+
+}  // namespace
+
+std::vector<std::byte> offer(const Settings& settings) {
+  std::string text;
+  for (const Transport& transport : kTransports) {
+    const Ability ability = transport.ability(settings);
+    text += fmt::format("{}{}{}\n", transport.name, ability.usable ? kUsable : kUnusable, ability.fabric);
+  }
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+Result<Choice> choose(const Settings& settings, std::span<const std::vector<std::byte>> offers) {
+  if (settings.transport != "auto") {
+    ONEBIT_RETURN_IF_ERROR(find(settings.transport).status());
+    return Choice{settings.transport, fmt::format("ONEBIT_TRANSPORT={}", settings.transport)};
+  }
+  std::string why;
+  for (const Transport& transport : kTransports) {
+    const std::string missing = obstacle(transport.name, offers);
+    if (missing.empty()) {
+      why += fmt::format("{}{}", why.empty() ? "" : "; ", ability_in(offers.front(), transport.name).fabric);
+      return Choice{std::string(transport.name), why};
+    }
+    why += fmt::format("{}not {} ({})", why.empty() ? "" : "; ", transport.name, missing);
+  }
+  return Status::error(Code::kDataError, "no transport for all ranks: {}", why);
+}
+
+Result<Choice> choose(const Settings& settings) {
+  const std::vector<std::byte> own = offer(settings);
+  return choose(settings, std::span(&own, 1));
+}
+
+Result<std::vector<Device>> find_devices(std::string_view transport, const Settings& settings,
+                                         const SocketAddress& toward) {
+  ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
+  return found->devices(settings, toward);
+}
+
+Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
+                                              std::vector<Device> devices, std::uint32_t flows) {
+  ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
+  return found->make(settings, std::move(devices), flows);
+}
+
+Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
+                                              const SocketAddress& toward, std::uint32_t flows) {
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, find_devices(transport, settings, toward));
+  return make_context(transport, settings, std::move(devices), flows);
+}
+
+}  // namespace onebit::transport
