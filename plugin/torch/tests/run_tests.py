@@ -14,7 +14,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # Files that do without PyTorch.
 WITHOUT_TORCH = {"test_core.py", "test_library.py"}
-FURTHER = {"test_example.py": ["tqdm", "matplotlib"], "test_install.py": ["pip", "setuptools"], "test_typing.py": ["mypy"]}
+FURTHER = {
+    "test_convergence.py": ["tqdm", "matplotlib"],
+    "test_example.py": ["tqdm", "matplotlib"],
+    "test_install.py": ["pip", "setuptools"],
+    "test_typing.py": ["mypy"],
+}
 
 
 def main() -> int:

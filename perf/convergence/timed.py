@@ -1,0 +1,107 @@
+"""How long a training of a larger language model takes over slow links: LAMB whose gradients gloo reduces, and 1-bit LAMB.
+
+Four hosts in network namespaces (perf/lab), each with a link of 1 Gbit/s, one rank a host. The times are of whole trainings,
+from the first step to the last, the warm-up included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "plugin/torch"), str(Path(__file__).resolve().parents[2] / "plugin/torch/examples")]
+
+import torch
+import train as example
+from torch import nn
+
+RANKS = 4
+RATE = "1gbit"
+STEPS = 60
+WARM_UP = 9  # 15 % of the steps
+WIDTH, LAYERS = 512, 8  # 25.5 million parameters
+BATCH = 8  # sequences a step, of all ranks together
+CONTEXT = 16  # characters of each
+
+
+def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return example.loss_of(model, batch)
+
+
+def rank_main() -> None:
+    """One rank of one training; rank 0 prints a line of JSON. argv: gloo or onebit."""
+    import onebit
+    from onebit.communicator import Communicator, unique_id
+    from onebit.torch import Lamb, OneBitLamb
+
+    way = sys.argv[1]
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    example.CONTEXT = CONTEXT
+    learned, _ = example.read_text(None)
+    model = example.LanguageModel(WIDTH, LAYERS)
+    if way == "gloo":
+        torch.distributed.init_process_group("gloo")
+        comm = Communicator.from_unique_id(unique_id(), 0, 1)  # each rank makes the same step by itself
+        optimizer: Any = Lamb(model.named_parameters(), lr=4e-3, comm=comm)
+    else:
+        comm = Communicator.from_environment()
+        optimizer = OneBitLamb(model.named_parameters(), lr=4e-3, freeze_step=WARM_UP, comm=comm)
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(each.numel() for each in parameters))
+    at = 0
+    for each in parameters:  # gradients are made in one buffer, which gloo reduces in one call
+        each.grad = flat[at : at + each.numel()].view_as(each)
+        at += each.numel()
+    losses, begin = [], time.monotonic()
+    for step in range(1, STEPS + 1):
+        batch = example.sequences(learned, BATCH, step)[rank::size]
+        flat.zero_()
+        loss = loss_of(model, batch)
+        loss.backward()
+        if way == "gloo":
+            torch.distributed.all_reduce(flat)
+            flat.div_(size)
+        for group in optimizer.param_groups:
+            group["lr"] = 4e-3 * example.rate_factor(step - 1, STEPS)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    seconds = time.monotonic() - begin
+    sent = comm.stats()["wire_bytes_sent"]
+    if way == "gloo":
+        # What a ring sends: gloo does not count.
+        sent = STEPS * math.ceil(2 * (size - 1) / size * flat.numel() * 4)
+    if rank == 0:
+        print(json.dumps({"seconds": seconds, "bytes": sent, "parameters": flat.numel(), "last_loss": losses[-1]}), flush=True)
+    comm.close()
+
+
+def compare() -> None:
+    """Runs both and prints a table."""
+    root = Path(__file__).resolve().parents[2]
+    found: Dict[str, Dict[str, float]] = {}
+    for way in ("gloo", "onebit"):
+        words = [str(root / "perf/lab"), "-n", str(RANKS), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
+                 "/usr/bin/python3", str(Path(__file__).resolve()), way]  # fmt: skip
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if '"seconds"' in line]
+        if done.returncode != 0 or not lines:
+            sys.exit(f"{way}: the lab ended with status {done.returncode}")
+        found[way] = json.loads(lines[-1])
+    gloo, ours = found["gloo"], found["onebit"]
+    print(f"language model of {gloo['parameters'] / 1e6:.1f} million parameters, {RANKS} hosts, {RATE}, {STEPS} steps, warm-up {WARM_UP}")
+    print("| | LAMB, fp32 by gloo | 1-bit LAMB | ratio |\n|---|---|---|---|")
+    for key, unit, scale in (("seconds", "s", 1.0), ("bytes", "MiB sent by a rank", 2.0**20)):
+        print(f"| {unit} | {gloo[key] / scale:.1f} | {ours[key] / scale:.1f} | {gloo[key] / ours[key]:.2f} |")
+
+
+if __name__ == "__main__":
+    rank_main()

@@ -1,0 +1,86 @@
+"""One rank of the comparison: trains every arm in turn over one communicator, and rank 0 writes down how it went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, List, Optional
+
+import arms
+import onebit
+import tasks
+import torch
+from onebit.communicator import Communicator
+from tqdm import tqdm
+
+
+@dataclass
+class Run:
+    """How one training went; one line of JSON each in the file of results."""
+
+    task: str
+    arm: str
+    ranks: int
+    seed: int
+    losses: List[float]  # of each step, the mean over ranks, before the step
+    bytes: List[int]  # that rank 0 has sent up to the end of each step
+    test_loss: float  # of the mean of all ranks' weights
+    compressed_from: Optional[int]  # the first step of the compressed stage
+
+    def final_loss(self) -> float:
+        """The mean of the last tenth of the steps."""
+        last = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(last) / len(last)
+
+
+def read(file: Path) -> List[Run]:
+    return [Run(**json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, bar: Any) -> Run:
+    torch.manual_seed(seed)  # the same model on all ranks
+    model = task.model()
+    rate = task.rates[arm.family]
+    optimizer = arms.make(arm, model, rate, steps, comm)
+    run = Run(task.name, arm.name, comm.size, seed, [], [], 0.0, None)
+    before = comm.stats()["wire_bytes_sent"]
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * tasks.example.rate_factor(step - 1, steps)
+        batch = task.batch(seed, step)[comm.rank :: comm.size]
+        optimizer.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        run.bytes.append(comm.stats()["wire_bytes_sent"] - before)
+        if run.compressed_from is None and arm.freeze and optimizer.info().compressed:
+            run.compressed_from = step + 1
+        mean = comm.allreduce(loss.detach().reshape(1), onebit.AVG)
+        before = comm.stats()["wire_bytes_sent"] - run.bytes[-1]  # the loss is not part of the training
+        run.losses.append(float(mean))
+        bar.update()
+    with torch.no_grad():
+        for parameter in model.parameters():  # 0/1 Adam's ranks are apart between syncs
+            comm.allreduce(parameter.data.view(-1), onebit.AVG)
+        run.test_loss = task.test(model.eval())
+    if isinstance(optimizer, onebit.torch.OneBitOptimizer):
+        optimizer.close()
+    return run
+
+
+def rank_main(chosen: List[str], arm_names: List[str], seeds: List[int], steps: Optional[int], results: Path) -> None:
+    """Trains all combinations, each for `steps` or what suits the task. RANK, WORLD_SIZE and so on are set. Rank 0 appends to `results` as runs end."""
+    torch.set_num_threads(1)
+    with Communicator.from_environment("convergence", {"ONEBIT_MIN_SIZE": 0}) as comm:
+        plan = [(task, arm, seed) for task in chosen for arm in arm_names for seed in seeds]
+        made = {kind.name: kind() for kind in tasks.TASKS if kind.name in chosen}
+        by_name = {arm.name: arm for arm in arms.ARMS}
+        total = sum(steps or made[task].steps for task, _, _ in plan)
+        with tqdm(total=total, disable=comm.rank != 0, unit="step", mininterval=1) as bar:
+            for task, arm, seed in plan:
+                bar.set_description(f"{comm.size} ranks, {task}, {arm}, seed {seed}")
+                run = train(made[task], by_name[arm], seed, steps or made[task].steps, comm, bar)
+                if comm.rank == 0:
+                    with results.open("a") as file:
+                        file.write(json.dumps(asdict(run)) + "\n")

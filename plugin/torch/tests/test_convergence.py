@@ -1,0 +1,30 @@
+"""perf/convergence as a person runs it, in its short form: both optimizers learn alike, with fewer bytes, and all results are
+written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).resolve().parents[3] / "perf/convergence/run"
+PATIENCE = 600  # seconds; only a hang takes so long
+
+
+def test_the_short_comparison(tmp_path):
+    command = [sys.executable, str(RUN), "--short", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    exact, onebit = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert (exact["arm"], onebit["arm"]) == ("LAMB", "1-bit LAMB")
+    assert onebit["compressed_from"] == 7  # 15 % of 40 steps are warm-up
+    for run in (exact, onebit):
+        assert len(run["losses"]) == len(run["bytes"]) == 40
+        assert run["losses"][-1] < 0.8 * run["losses"][0]
+    assert onebit["losses"][:6] == exact["losses"][:6]
+    assert onebit["losses"][-1] < 1.15 * exact["losses"][-1]
+    # Six steps in full and 34 in 1 bit, of which small tensors and headers take a little more than a thirty-second.
+    assert 40 / (6 + 34 / 24) < exact["bytes"][-1] / onebit["bytes"][-1] < 40 / (6 + 34 / 32)
+    assert "| 1-bit LAMB |" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "text-2.png").stat().st_size > 10_000
