@@ -5,7 +5,8 @@
 #include <dlfcn.h>
 #include <onebit/onebit.h>
 
-#include <cstring>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "cuda_cpu/nccl_ranks.h"
@@ -31,9 +32,8 @@ Function* by_name(const char* name, Function*) {
 /// The bytes of a float tensor that has the small whole number `value` everywhere.
 inline std::vector<std::byte> constant(std::size_t count, float value) {
   const std::vector<float> values(count, value);
-  std::vector<std::byte> bytes(4 * count);
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 /// One call in place with `tensor` after `x` has been written to it; gives what is there then.
