@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -20,6 +21,9 @@ def grouped(runs: List[Run]) -> Dict[Tuple[str, int, str], List[Run]]:
 
 
 def spread(values: List[float]) -> float:
+    """Standard deviation; NaN where a training has diverged."""
+    if not all(map(math.isfinite, values)):
+        return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
@@ -51,6 +55,8 @@ def row(arm: Any, own: Dict[str, List[Run]]) -> str:
         theirs = statistics.mean(run.final_loss() for run in baseline)
         against = f"{100 * (statistics.mean(final) / theirs - 1):+.2f} %"
         fewer = f"{statistics.mean(run.bytes[-1] for run in baseline) / sent:.2f} x"
+    if any(not run.final_loss() < 10 * run.losses[0] for run in mine):
+        return f"| {arm.name} | **diverged** | – | – | – | {sent / 2**20:.2f} MiB | {fewer} |"
     begins = sorted({str(run.compressed_from) for run in mine if run.compressed_from is not None}, key=int)
     tests = [run.test_loss for run in mine]
     return (
