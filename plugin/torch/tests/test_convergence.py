@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = Path(__file__).resolve().parents[3] / "perf/convergence/run"
 PATIENCE = 600  # seconds; only a hang takes so long
 
@@ -22,7 +24,8 @@ def test_the_short_comparison(tmp_path):
     for run in (exact, onebit):
         assert len(run["losses"]) == len(run["bytes"]) == 40
         assert run["losses"][-1] < 0.8 * run["losses"][0]
-    assert onebit["losses"][:6] == exact["losses"][:6]
+    # The warm-up differs by the correction of the bias only, which LAMB's norms take out almost.
+    assert onebit["losses"][:6] == pytest.approx(exact["losses"][:6], rel=0.01)
     assert onebit["losses"][-1] < 1.15 * exact["losses"][-1]
     # Six steps in full and 34 in 1 bit, of which small tensors and headers take a little more than a thirty-second.
     assert 40 / (6 + 34 / 24) < exact["bytes"][-1] / onebit["bytes"][-1] < 40 / (6 + 34 / 32)
