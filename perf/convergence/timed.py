@@ -24,8 +24,8 @@ from torch import nn
 
 RANKS = 4
 RATE = "1gbit"
-STEPS = 60
-WARM_UP = 9  # 15 % of the steps
+STEPS = 20
+WARM_UP = 3  # 15 % of the steps
 WIDTH, LAYERS = 512, 8  # 25.5 million parameters
 BATCH = 8  # sequences a step, of all ranks together
 CONTEXT = 16  # characters of each
