@@ -1,4 +1,4 @@
-#include "real_nccl.h"
+#include "cuda/real_nccl.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 
-namespace onebit::shim {
+namespace onebit::nccl {
 namespace {
 
 constexpr const char* kProbe = "pncclAllReduce";
@@ -69,7 +69,7 @@ void resolve(void* handle, const char* name, Function& function) {
 
 const RealNccl* make_table(void* handle) {
   auto* const table = new RealNccl;
-  nccl::Functions& f = table->functions;
+  Functions& f = table->functions;
   resolve(handle, "pncclGroupStart", f.group_start);
   resolve(handle, "pncclGroupEnd", f.group_end);
   resolve(handle, "pncclSend", f.send);
@@ -93,7 +93,7 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, "pncclCommCount", table->count);
   resolve(handle, "pncclCommUserRank", table->user_rank);
   resolve(handle, "pncclCommCuDevice", table->device);
-  nccl::Result (*get_version)(int*) = nullptr;
+  Result (*get_version)(int*) = nullptr;
   resolve(handle, "pncclGetVersion", get_version);
   if (get_version != nullptr) get_version(&table->version);
   return table;
@@ -133,4 +133,4 @@ const RealNccl* real_nccl(const void* caller) {
   return entry.table;
 }
 
-}  // namespace onebit::shim
+}  // namespace onebit::nccl
