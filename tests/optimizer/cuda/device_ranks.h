@@ -11,7 +11,7 @@ struct TwinRank {
   int rank;
   int ranks;
   onebitComm_t comm;
-  ncclComm_t nccl_comm;
+  ncclComm_t& nccl_comm;  ///< null when the body has ended it
   cudaStream_t stream;
 
   std::unique_ptr<OptimizerTwins> twins(const onebitOptimizerConfig_t& config, const Tensors& tensors,

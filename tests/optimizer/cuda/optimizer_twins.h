@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "codec/convert.h"
-#include "collective/nccl/tensor.h"
 #include "support/random.h"
 #include "support/ranks.h"
+#include "tensor.h"
 
 namespace onebit::testing {
 
