@@ -105,7 +105,7 @@ typedef struct {
                       written on; NULL: the default stream */
   const char* settings; /**< "NAME=VALUE" lines which win over the environment, separated by '\n'; NULL: none.
                            ONEBIT_BLOCK, ONEBIT_SCALE, ONEBIT_CHUNK and ONEBIT_TIMEOUT count, and where
-                           libraries are: ONEBIT_CUDA_LIBRARY; ONEBIT_NCCL_LIBRARY in the environment alone */
+                           libraries are: ONEBIT_CUDA_LIBRARY, ONEBIT_NCCL_LIBRARY */
 } onebitDevice_t;
 
 #define ONEBIT_DEVICE_INITIALIZER \

@@ -48,12 +48,16 @@ void* probe_any_object() {
   return found;
 }
 
+void* probe_at(const char* path) {
+  void* const found = probe_in(dlopen(path, RTLD_LAZY | RTLD_LOCAL));
+  if (found == nullptr)
+    log(LogLevel::kWarn, "ONEBIT_NCCL_LIBRARY={}: it cannot be opened or is no NCCL", path);
+  return found;
+}
+
 void* find_probe(const void* caller) {
   if (const char* const path = std::getenv("ONEBIT_NCCL_LIBRARY"); path != nullptr && *path != '\0') {
-    void* const found = probe_in(dlopen(path, RTLD_LAZY | RTLD_LOCAL));
-    if (found == nullptr)
-      log(LogLevel::kWarn, "ONEBIT_NCCL_LIBRARY={}: it cannot be opened or is no NCCL", path);
-    return found;
+    return probe_at(path);
   }
   if (const link_map* const object = object_of(caller); object != nullptr) {
     if (void* const found = probe_in(reopen(object->l_name)); found != nullptr) return found;
@@ -99,10 +103,19 @@ const RealNccl* make_table(void* handle) {
   return table;
 }
 
-const RealNccl* find(const void* caller) {
+/// The table of the library that has `probe`.
+const RealNccl* table_of(const void* probe) {
   static std::mutex mutex;
   static auto* const tables = new std::map<link_map*, const RealNccl*>;
-  void* const probe = find_probe(caller);
+  link_map* const object = object_of(probe);
+  const std::lock_guard lock(mutex);
+  const RealNccl*& table = (*tables)[object];
+  if (table == nullptr) table = make_table(reopen(object->l_name));
+  return table;
+}
+
+const RealNccl* find(const void* caller) {
+  const void* const probe = find_probe(caller);
   if (probe == nullptr) {
     static std::atomic<bool> said = false;
     if (!said.exchange(true)) {
@@ -112,14 +125,15 @@ const RealNccl* find(const void* caller) {
     }
     return nullptr;
   }
-  link_map* const object = object_of(probe);
-  const std::lock_guard lock(mutex);
-  const RealNccl*& table = (*tables)[object];
-  if (table == nullptr) table = make_table(reopen(object->l_name));
-  return table;
+  return table_of(probe);
 }
 
 }  // namespace
+
+const RealNccl* real_nccl_at(const char* path) {
+  const void* const probe = probe_at(path);
+  return probe == nullptr ? nullptr : table_of(probe);
+}
 
 const RealNccl* real_nccl(const void* caller) {
   // Calls come from few places, over and over.

@@ -59,5 +59,7 @@ struct RealNccl {
 
 /// For a call that returns to `caller`. Null when there is no NCCL in this process; said once.
 const RealNccl* real_nccl(const void* caller);
+/// Of the library at `path`. Null when it cannot be opened or is no NCCL; said.
+const RealNccl* real_nccl_at(const char* path);
 
 }  // namespace onebit::nccl

@@ -183,8 +183,9 @@ Result<const Residual*> DeviceExchange::residual(std::size_t unit) {
 }
 
 /// Puts the communicator's place into `settings`.
-Status learn_place(const DevicePlace& place, SideSettings& settings) {
-  const nccl::RealNccl* const real = nccl::real_nccl(place.caller);
+Status learn_place(const DevicePlace& place, const std::string& library, SideSettings& settings) {
+  const nccl::RealNccl* const real =
+      library.empty() ? nccl::real_nccl(place.caller) : nccl::real_nccl_at(library.c_str());
   if (real == nullptr) {
     return Status(Code::kInvalidUsage,
                   "no library in this process is NCCL: set ONEBIT_NCCL_LIBRARY to the one whose communicator "
@@ -224,7 +225,7 @@ Result<std::unique_ptr<Exchange>> make_device_exchange(const Settings& settings,
   own.chunk = settings.chunk;
   own.milliseconds = static_cast<std::uint64_t>(settings.timeout.count());
   own.ranks = 1;
-  ONEBIT_RETURN_IF_ERROR(place.comm != nullptr ? learn_place(place, own)
+  ONEBIT_RETURN_IF_ERROR(place.comm != nullptr ? learn_place(place, settings.nccl_library, own)
                                                : table.current_device(&own.device).status());
   DeviceSide* side = nullptr;
   ONEBIT_RETURN_IF_ERROR(table.create(own, &side).status());

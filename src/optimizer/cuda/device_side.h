@@ -68,6 +68,7 @@ class DeviceSide {
   cudaError_t prepare();
   nccl::MemorySource source() const { return {{}, settings_.stream}; }
   bool is_alone() const { return settings_.ranks == 1; }
+  Status failure(cudaError_t error, const char* what) const;
   /// Keeps the first failure.
   const Status& give_up(Status why);
   /// What a call came to: it is kept when it failed.
@@ -77,9 +78,10 @@ class DeviceSide {
   void mark_settled();
   /// Waits for all that the stream was given; `what` is for the message.
   Status wait(const char* what);
-  /// Looks until `look` no longer says cudaErrorNotReady, at most as long as the settings allow.
+  /// Looks until `look` no longer says cudaErrorNotReady, at most as long as the settings allow; `asks_nccl`:
+  /// or until NCCL has lost a rank.
   template <typename Look>
-  Status look_until_ready(const char* what, Look look) const;
+  Status look_until_ready(const char* what, bool asks_nccl, Look look) const;
   Status look_at_nccl(const char* what) const;
   /// Copies and waits on the own stream.
   Status copy_now(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);

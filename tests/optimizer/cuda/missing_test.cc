@@ -35,6 +35,12 @@ TEST(Missing, NcclIsNamed) {
   EXPECT_THAT(onebitGetLastError(nullptr), AllOf(HasSubstr("NCCL"), HasSubstr("ONEBIT_NCCL_LIBRARY")));
 }
 
+TEST(Missing, NcclThatIsNamedButIsNoneIsNamed) {
+  int nobody = 0;
+  EXPECT_EQ(create(&nobody, "ONEBIT_NCCL_LIBRARY=/nowhere/libnccl.so.2"), onebitInvalidUsage);
+  EXPECT_THAT(onebitGetLastError(nullptr), HasSubstr("ONEBIT_NCCL_LIBRARY"));
+}
+
 TEST(Missing, NcclIsNotNeededByOneRank) {
   EXPECT_TRUE(succeeded(create(nullptr, nullptr)));
 }
