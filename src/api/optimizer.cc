@@ -11,7 +11,6 @@
 #include "api/result.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "collective/communicator.h"
 #include "optimizer/device_exchange.h"
 #include "optimizer/optimizer.h"
 

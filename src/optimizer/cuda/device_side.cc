@@ -2,7 +2,6 @@
 
 #include "optimizer/cuda/device_side.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 

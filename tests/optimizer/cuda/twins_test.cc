@@ -165,6 +165,27 @@ TEST(Twins, TakeTheSettingsOfBlocksAndScales) {
   });
 }
 
+TEST(Twins, TakeNoDeviceMemoryInAStep) {
+  for (const auto type : kAllTypes) {
+    for (const int compat : {0, 1}) {
+      if (compat == 1 && type < onebitOneBitLamb) continue;
+      run_twin_ranks(2, [&](TwinRank& here) {
+        auto config = short_config(type);
+        config.deepspeed_compat = compat;
+        config.gradient_clipping = 1;
+        const auto twins = here.twins(config, {kMixedSizes});
+        std::size_t due = 0, left = 0, all = 0;
+        EXPECT_CUDA(cudaMemGetInfo(&due, &all));
+        for (int step = 1; step <= 30; ++step) {
+          ASSERT_TRUE(twins->step(step));
+          EXPECT_CUDA(cudaMemGetInfo(&left, &all));
+          ASSERT_EQ(left, due) << step;
+        }
+      });
+    }
+  }
+}
+
 TEST(Twins, WithoutNcclAreOfOneRank) {
   run_twin_ranks(1, [&](TwinRank& here) {
     OptimizerTwins twins(short_config(onebitOneBitLamb), {kMixedSizes}, 0, here.comm, nullptr, here.stream);
