@@ -3,6 +3,7 @@
 #include <onebit/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -240,6 +241,23 @@ onebitResult_t onebitOptimizerGetInfo(onebitOptimizer_t optimizer, onebitOptimiz
     full.in_common = own.in_common() ? 1 : 0;
     full.memory = own.memory();
     std::memcpy(info, &full, full.size);
+    return Status();
+  });
+}
+
+onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimizer, double* worker, double* owner) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
+    ONEBIT_RETURN_IF_ERROR(not_null(worker, "worker"));
+    ONEBIT_RETURN_IF_ERROR(not_null(owner, "owner"));
+    onebit::collective::ResidualSquares sum;
+    Exchange& exchange = optimizer->optimizer->core().exchange();
+    for (std::size_t unit = 0; unit < exchange.units(); ++unit) {
+      ONEBIT_ASSIGN_OR_RETURN(const auto* const residual, exchange.residual(unit));
+      sum += squares(*residual);
+    }
+    *worker = std::sqrt(sum.worker);
+    *owner = std::sqrt(sum.owner);
     return Status();
   });
 }

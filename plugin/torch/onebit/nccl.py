@@ -76,7 +76,7 @@ class NcclCommunicator:
         self._call("ncclCommInitRank", ctypes.byref(handle), comm.size, UniqueId.from_buffer_copy(shared), comm.rank)
         self._handle = pointer_of(handle)
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()  # to be closed before it
-        self._finalizer = weakref.finalize(self, _destroy, self._library, self._handle, comm)
+        self._finalizer = weakref.finalize(self, _destroy, self._library, self._handle)
         comm.add_dependent(self)
 
     @property
@@ -116,7 +116,7 @@ def _loaded() -> List[str]:
     return list(dict.fromkeys(path[0] for path in paths if path and path[0].startswith("/") and ".so" in path[0]))
 
 
-def _destroy(library: ctypes.CDLL, handle: int, _: Communicator) -> None:
+def _destroy(library: ctypes.CDLL, handle: int) -> None:
     comm, failure = ctypes.c_void_p(handle), ctypes.c_int()
     library.ncclCommGetAsyncError(comm, ctypes.byref(failure))
     # One that has failed would wait for ranks that are gone.

@@ -57,8 +57,8 @@ struct Tensors {
   std::size_t groups = 1;  ///< tensor i is of group i mod groups
 };
 
-/// Nothing divides them; one is empty, one has more elements than a launch's blocks.
-inline const std::vector<std::size_t> kMixedSizes{321, 0, 1, 67, 5000, 2048};
+/// Nothing divides them; one is empty, one has more than a block of elements.
+inline const std::vector<std::size_t> kMixedSizes{321, 0, 1, 67, 2500};
 
 class OptimizerTwins {
  public:
@@ -189,6 +189,11 @@ class OptimizerTwins {
       EXPECT_TRUE(succeeded(onebitOptimizerGetCoefficient(device_, t, &theirs)));
       EXPECT_EQ(ours, theirs) << t;
     }
+    double norms[4];
+    EXPECT_TRUE(succeeded(onebitOptimizerResidualNorm(host_, &norms[0], &norms[1])));
+    EXPECT_TRUE(succeeded(onebitOptimizerResidualNorm(device_, &norms[2], &norms[3])));
+    EXPECT_EQ(norms[0], norms[2]);
+    EXPECT_EQ(norms[1], norms[3]);
     const auto ours = info(host_), theirs = info(device_);
     EXPECT_EQ(ours.steps, theirs.steps);
     EXPECT_EQ(ours.skipped_steps, theirs.skipped_steps);
@@ -213,7 +218,7 @@ class OptimizerTwins {
   onebitResult_t made_ = onebitSuccess;
 };
 
-/// Under which 45 steps pass through every stage and interval.
+/// Under which 36 steps pass through every stage and interval.
 inline onebitOptimizerConfig_t short_config(onebitOptimizerType_t type) {
   onebitOptimizerConfig_t config;
   EXPECT_TRUE(succeeded(onebitOptimizerConfigInit(type, &config)));

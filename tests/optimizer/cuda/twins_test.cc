@@ -7,7 +7,7 @@
 namespace onebit::testing {
 namespace {
 
-constexpr int kSteps = 45;
+constexpr int kSteps = 36;
 
 /// `ranks` ranks take kSteps steps with both twins.
 void expect_the_same_steps(int ranks, const onebitOptimizerConfig_t& config, const Tensors& tensors,
@@ -71,14 +71,15 @@ TEST_P(OfRanks, WithMasksAndElementsThatNeverHaveAGradientTakeTheSameSteps) {
 
 TEST_P(OfRanks, Of16BitsTakeTheSameSteps) {
   for (const auto type : kAllTypes) {
-    for (const auto narrow : {onebitFloat16, onebitBfloat16}) {
-      SCOPED_TRACE(type);
-      expect_the_same_steps(GetParam(), short_config(type),
-                            {.sizes = kMixedSizes, .parameters = narrow, .gradients = narrow});
-    }
+    SCOPED_TRACE(type);
+    const auto narrow = type % 2 == 0 ? onebitFloat16 : onebitBfloat16;
     expect_the_same_steps(GetParam(), short_config(type),
-                          {.sizes = kMixedSizes, .parameters = onebitBfloat16, .gradients = onebitFloat32});
+                          {.sizes = kMixedSizes, .parameters = narrow, .gradients = narrow});
   }
+  expect_the_same_steps(GetParam(), short_config(onebitOneBitLamb),
+                        {.sizes = kMixedSizes, .parameters = onebitFloat16, .gradients = onebitFloat32});
+  expect_the_same_steps(GetParam(), short_config(onebitZeroOneAdam),
+                        {.sizes = kMixedSizes, .parameters = onebitFloat32, .gradients = onebitBfloat16});
 }
 
 TEST_P(OfRanks, ThatFreezeByThemselvesDoSoInTheSameStep) {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from onebit import _abi
@@ -144,6 +144,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def info(self) -> Info:
         """Steps taken and skipped, the stage, and memory."""
         return Info(0, 0, False, True, 0) if self._native is None else self._native.info()
+
+    def residual_norm(self) -> Tuple[float, float]:
+        """L2 norms of the residuals on this rank: of its own tensors, and of the partitions that it owns."""
+        return (0.0, 0.0) if self._native is None else self._native.residual_norm()
 
     def decision(self) -> str:
         """How steps are exchanged now, and why."""
@@ -321,7 +325,9 @@ class OneBitOptimizer(torch.optim.Optimizer):
             self._stream = cuda.Stream(self.comm, device)
         place = None if self._stream is None else self._stream.place
         own_groups = [_group_of(each) for each in hyper]
-        native = NativeOptimizer(self._config, self.name, own_groups, specs, self.comm, place)
+        current: Any = contextlib.nullcontext() if device is None else torch.cuda.device(device)
+        with current:
+            native = NativeOptimizer(self._config, self.name, own_groups, specs, self.comm, place)
         self._native, self._stepped, self._names, self._masks = native, stepped, names, masks
         self._frozen_out, self._hyper = frozen_out, hyper
         self._addresses = [each.data_ptr() for each in stepped]
