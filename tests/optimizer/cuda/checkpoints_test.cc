@@ -54,7 +54,7 @@ void expect_to_go_on_crosswise(int ranks, const onebitOptimizerConfig_t& config,
     ASSERT_TRUE(succeeded(onebitOptimizerLoad(second->device(), of_host.path().c_str())));
     EXPECT_TRUE(second->same_parameters());
     second->expect_same_state();
-    for (int step = at + 1; step <= at + 8; ++step) {
+    for (int step = at + 1; step <= at + 5; ++step) {
       ASSERT_TRUE(first->step(step));
       ASSERT_TRUE(second->step(step));
       ASSERT_EQ(first->device_parameters(), second->device_parameters()) << step;
@@ -64,9 +64,9 @@ void expect_to_go_on_crosswise(int ranks, const onebitOptimizerConfig_t& config,
 
 TEST_P(OfRanks, GoesOnInTheOtherMemoryBitForBit) {
   for (const auto type : kAllTypes) {
-    for (const int at : {0, 14, 22, 27}) {
+    for (const int at : {5, 14, 27}) {
       SCOPED_TRACE(std::to_string(type) + ", step " + std::to_string(at));
-      expect_to_go_on_crosswise(GetParam(), short_config(type), kTensors, at, at == 22);
+      expect_to_go_on_crosswise(GetParam(), short_config(type), kTensors, at, at == 14);
     }
   }
 }
