@@ -4,6 +4,7 @@
 
 #include "collective/nccl/device_guard.h"
 #include "collective/nccl/levels.h"
+#include "collective/nccl/nccl_wire.h"
 
 namespace onebit::nccl {
 
@@ -23,6 +24,8 @@ NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, cudaStrea
     : options_(options),
       own_stream_(own_stream),
       codec_(with_stream(options.codec, own_stream)),
+      wire_(std::make_unique<NcclWire>(options_.nccl, options_.comm, options_.device, options_.codec.ranks,
+                                       options_.codec.rank)),
       slots_([this](Shape shape) { return codec_.make_residuals(layout(shape)); }) {}
 
 onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
@@ -34,6 +37,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options, stream));
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->join_event_, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = static_cast<NcclWire&>(*made->wire_).open();
   const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
   if (error == cudaSuccess) {
     made->exchanged_ = DeviceMemory({options.codec.memory.allocator, stream}, bytes);
@@ -54,6 +58,7 @@ NcclCommunicator::~NcclCommunicator() {
   const DeviceGuard guard(options_.device);
   // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
   exchanged_ = DeviceMemory();
+  wire_.reset();
   slots_ = ResidualSlots(nullptr);
   codec_.release();
   for (const cudaEvent_t event : {last_event_, join_event_}) {
@@ -77,6 +82,7 @@ void NcclCommunicator::close() {
 
 Statistics NcclCommunicator::statistics() const {
   Statistics now = statistics_;
+  now.sent_bytes = wire_->sent_bytes();
   now.residual_bytes = slots_.bytes();
   now.resets = slots_.resets();
   if (levels_ != nullptr) {

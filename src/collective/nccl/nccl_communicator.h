@@ -1,12 +1,13 @@
 // A communicator of NCCL's whose tagged allreduces and reduce-scatters run in 1 bit, on the caller's streams.
 //
-// A compressed allreduce is: encode, send and receive the pieces (one NCCL group), average, allgather,
-// decode; chunk by chunk. A reduce-scatter ends with the average, in full precision. NCCL operations of
-// several communicators that one thread drives have to be issued in one group, or they wait for each other;
-// so calls that end together (an outer ncclGroupEnd) run phase by phase: `run` takes all of them. Small calls
-// of one communicator that follow each other there are a batch: one launch a step, one message to each rank.
-// Ranks cut batches alike: by shape, type, op and the staging memory that all have. Batches of a communicator
-// run one after the other.
+// A compressed allreduce is: encode, send and receive the pieces, average, allgather, decode. A
+// reduce-scatter ends with the average, in full precision. Large calls are cut into chunks: while one is on
+// the wire, the next one is coded and the one before averaged. NCCL operations of several communicators that
+// one thread drives have to be issued in one group, or they wait for each other; so calls that end together
+// (an outer ncclGroupEnd) run phase by phase, each communicator's on a stream of its own: `run` takes all of
+// them, and their order does not matter. Small calls of one communicator that follow each other there are a
+// batch: one launch a step, one message to each rank. Ranks cut batches alike: by shape, type, op and the
+// staging memory that all have. Batches of a communicator run one after the other.
 //
 // The first call of a shape makes memory on every rank, and the ranks tell each other whether they have it;
 // that waits for the stream, as NCCL's own first call does. After it nothing here waits or allocates but for
@@ -25,6 +26,7 @@
 #include "collective/nccl/device_codec.h"
 #include "collective/nccl/nccl_abi.h"
 #include "collective/nccl/residual_slots.h"
+#include "collective/nccl/wire.h"
 
 namespace onebit::nccl {
 
@@ -41,7 +43,7 @@ struct Statistics {
   std::uint64_t calls = 0;
   std::uint64_t batches = 0;
   std::uint64_t bytes = 0;           ///< of the buffers reduced
-  std::uint64_t sent_bytes = 0;      ///< what NCCL was given to send, allgathers counted as W - 1 pieces
+  std::uint64_t sent_bytes = 0;      ///< in messages; NCCL's allgathers counted as W - 1 pieces
   std::uint64_t residual_bytes = 0;  ///< device memory now
   std::uint64_t resets = 0;          ///< residuals that were reset since their tensor may be another one
 };
@@ -71,11 +73,11 @@ Result run(std::span<Request> requests);
 struct Exchange {
   NcclCommunicator* communicator = nullptr;
   std::span<const std::uint64_t> mine;  ///< at most kExchanged numbers, equally many on all ranks
-  cudaStream_t stream = nullptr;        ///< null: the communicator's own
+  cudaStream_t stream = nullptr;        ///< null, or a stream behind whose work the exchange is
   std::vector<std::uint64_t> all;       ///< out: rank after rank
 };
 constexpr std::size_t kExchanged = 32;
-/// Gathers the numbers of all ranks; waits for the streams. Each of another communicator.
+/// Gathers the numbers of all ranks; waits for them. Each of another communicator.
 Result exchange(std::span<Exchange> exchanges);
 
 class NcclCommunicator {
@@ -92,6 +94,9 @@ class NcclCommunicator {
   void abort();
   unsigned ranks() const { return options_.codec.ranks; }
   const CommunicatorOptions& options() const { return options_; }
+  /// Orders `stream` behind what `other` has been given.
+  cudaError_t join(cudaStream_t stream, cudaStream_t other);
+  cudaStream_t own_stream() const { return own_stream_; }
   /// Null without.
   const Levels* levels() const { return levels_.get(); }
   void set_levels(std::unique_ptr<Levels> levels);
@@ -112,8 +117,6 @@ class NcclCommunicator {
   std::size_t first_batch(std::span<Request* const> requests, std::size_t most_staging) const;
   /// Orders `stream` behind what the last call put on its stream.
   cudaError_t enter(cudaStream_t stream);
-  /// Orders `stream` behind what `other` has been given.
-  cudaError_t join(cudaStream_t stream, cudaStream_t other);
   cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
@@ -121,6 +124,7 @@ class NcclCommunicator {
   /// For memory, and exchanges outside of calls; it follows the last call.
   const cudaStream_t own_stream_;
   DeviceCodec codec_;
+  std::unique_ptr<Wire> wire_;
   ResidualSlots slots_;
   DeviceMemory exchanged_;
   /// For each shape that has come: whether all ranks have memory for it.
