@@ -99,12 +99,12 @@ Result Admission::ask(std::span<const Question> questions) {
     const int device = communicator.options_.device;
     const DeviceGuard guard(device);
     if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
-    const bool has_memory = question.shape
-                                ? communicator.codec_.reserve(communicator.layout(*question.shape)) &&
-                                      communicator.wire_->reserve(question.staging) &&
-                                      communicator.slots_.reserve(*question.shape)
-                                : communicator.codec_.reserve(question.staging) &&
-                                      communicator.wire_->reserve(question.staging);
+    const bool has_memory =
+        question.shape
+            ? communicator.codec_.reserve(communicator.layout(*question.shape)) &&
+                  communicator.wire_->reserve(question.staging) &&
+                  communicator.slots_.reserve(*question.shape)
+            : communicator.codec_.reserve(question.staging) && communicator.wire_->reserve(question.staging);
     if (!has_memory) cudaGetLastError();
     exchanges.push_back({&communicator, {&answers.emplace_back(has_memory), 1}, question.stream, {}});
   }

@@ -89,8 +89,8 @@ class Layout {
     if (parameters.block == codec::kWhole) return std::max<std::size_t>(count, 8);
     if (chunk == 0) {
       const auto parts = [&](std::size_t bytes) { return (count + 8 * bytes - 1) / (8 * bytes); };
-      const std::size_t chunks = std::max({std::size_t{1}, std::min(kMostChunks, parts(kLeastMessages)),
-                                           parts(kMostMessages)});
+      const std::size_t chunks =
+          std::max({std::size_t{1}, std::min(kMostChunks, parts(kLeastMessages)), parts(kMostMessages)});
       chunk = (count + chunks * ranks - 1) / (chunks * ranks);
     }
     chunk = std::max<std::size_t>(chunk, 1);

@@ -142,20 +142,17 @@ Result Running::begin(Phase phase, std::size_t chunk) {
                   phase == Phase::kPieces ? "ncclSend and ncclRecv of pieces" : "ncclAllGather of averages",
                   nccl());
   }
-  return on_wires(phase, chunk,
-                  [](Wire& wire, const Step& step, cudaStream_t) { return wire.begun(step); });
+  return on_wires(phase, chunk, [](Wire& wire, const Step& step, cudaStream_t) { return wire.begun(step); });
 }
 
 Result Running::await(Phase phase, std::size_t chunk) {
-  return on_wires(phase, chunk, [](Wire& wire, const Step& step, cudaStream_t stream) {
-    return wire.await(step, stream);
-  });
+  return on_wires(phase, chunk,
+                  [](Wire& wire, const Step& step, cudaStream_t stream) { return wire.await(step, stream); });
 }
 
 Result Running::encode(std::size_t chunk) {
-  const Result result = compute("encoding", chunk, [&](DeviceCodec& codec, Active& one) {
-    return codec.encode(one.calls, chunk);
-  });
+  const Result result = compute(
+      "encoding", chunk, [&](DeviceCodec& codec, Active& one) { return codec.encode(one.calls, chunk); });
   return result == kSuccess ? begin(Phase::kPieces, chunk) : result;
 }
 
