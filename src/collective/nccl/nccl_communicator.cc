@@ -57,8 +57,8 @@ NcclCommunicator::~NcclCommunicator() {
   close();
   const DeviceGuard guard(options_.device);
   // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
+  wire_.reset();  // what it moves is over then
   exchanged_ = DeviceMemory();
-  wire_.reset();
   slots_ = ResidualSlots(nullptr);
   codec_.release();
   for (const cudaEvent_t event : {last_event_, join_event_}) {
@@ -69,11 +69,20 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::abort() {
   is_aborted_.store(true);
+  wire_->abort();
   if (levels_ != nullptr) levels_->abort();
 }
 
 void NcclCommunicator::set_levels(std::unique_ptr<Levels> levels) {
   levels_ = std::move(levels);
+}
+
+void NcclCommunicator::set_wire(std::unique_ptr<Wire> wire) {
+  wire_ = std::move(wire);
+}
+
+Status NcclCommunicator::status() const {
+  return levels_ != nullptr ? levels_->compressed().status() : wire_->status();
 }
 
 void NcclCommunicator::close() {

@@ -100,6 +100,10 @@ class NcclCommunicator {
   /// Null without.
   const Levels* levels() const { return levels_.get(); }
   void set_levels(std::unique_ptr<Levels> levels);
+  /// Instead of NCCL's. Before the first call; with its device current.
+  void set_wire(std::unique_ptr<Wire> wire);
+  /// What has failed; no call is compressed any more. Any thread.
+  Status status() const;
   /// Ends NCCL's communicators that were made for it; before that one itself ends.
   void close();
 

@@ -1,10 +1,13 @@
 // Ranks whose communicators run allreduces in 1 bit, as threads over the stand-in for NCCL.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "collective/nccl/host_wire.h"
 #include "collective/nccl/nccl_communicator.h"
 #include "cuda_cpu/nccl_ranks.h"
 #include "tensor.h"
@@ -76,6 +79,22 @@ inline Functions linked_nccl() {
   return functions;
 }
 
+/// Where ONEBIT_TEST_TRANSPORT names one of our transports, that one carries the communicators' messages
+/// instead of NCCL, over loopback. Collective.
+inline void carry_by_test_transport(std::span<NcclCommunicator* const> communicators) {
+  const char* const name = std::getenv("ONEBIT_TEST_TRANSPORT");
+  if (name == nullptr) return;
+  Settings settings;
+  settings.transport = name;
+  settings.socket_ifname = "lo";
+  settings.timeout = std::chrono::seconds(60);
+  ASSERT_EQ(HostWire::make(communicators, settings), kSuccess);
+}
+inline void carry_by_test_transport(NcclCommunicator& communicator) {
+  NcclCommunicator* const one = &communicator;
+  carry_by_test_transport({&one, 1});
+}
+
 struct DeviceRank {
   cuda_cpu::NcclRank nccl;
   std::unique_ptr<NcclCommunicator> communicator;
@@ -94,6 +113,7 @@ inline void run_device_ranks(int ranks, CommunicatorOptions options, const Funct
     auto made = NcclCommunicator::create(own);
     ASSERT_TRUE(made.ok()) << made.status().message();
     DeviceRank rank{here, std::move(*made)};
+    carry_by_test_transport(*rank.communicator);
     body(rank);
     EXPECT_CUDA(cudaStreamSynchronize(here.stream));
   });
