@@ -25,7 +25,7 @@ class PassQueue;
 
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 4;
+constexpr int kLibraryVersion = 5;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {
@@ -111,6 +111,14 @@ struct Library {
   cudaError_t (*fetch_numbers)(optimizer::cuda::PassQueue* queue, optimizer::LambNumbers* numbers,
                                std::size_t count);
   const char* (*error_name)(cudaError_t error);
+
+  // ---- communicators whose messages go by one of our transports; see collective/nccl/host_wire.h ----
+  /// After make_levels; collective over all ranks of each; waits.
+  nccl::Result (*make_wires)(nccl::NcclCommunicator* const* communicators, std::size_t count);
+  /// kSuccess, or what has failed for good. Any thread.
+  nccl::Result (*state)(const nccl::NcclCommunicator* communicator);
+  /// Before the process ends.
+  void (*leave)(nccl::NcclCommunicator* communicator);
 };
 
 }  // namespace onebit::cuda

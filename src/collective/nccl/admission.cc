@@ -19,6 +19,15 @@ constexpr std::size_t kMostStaging = std::size_t{64} << 20;
 
 Result exchange(std::span<Exchange> exchanges) {
   if (exchanges.empty()) return kSuccess;
+  const auto tell = [](const Exchange& one) { return one.communicator->wire_->tell(one.mine); };
+  if (tell(exchanges.front())) {  // then the others are told by their wires, too
+    std::for_each(exchanges.begin() + 1, exchanges.end(), tell);
+    for (Exchange& one : exchanges) {
+      const Status status = one.communicator->wire_->hear(&one.all);
+      if (!status.ok()) return failed(status, "what ranks tell each other");
+    }
+    return kSuccess;
+  }
   const auto on_each = [&](const char* what, auto step) {
     for (Exchange& one : exchanges) {
       const int device = one.communicator->options_.device;

@@ -173,10 +173,14 @@ Status ExchangeThread::drain(Deadline deadline) {
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return !status_.ok() || last_over_ + 1 == next_; };
   const auto left = std::chrono::milliseconds(std::max(0, deadline.poll_timeout()));
-  if (over_.wait_for(lock, left, is_over)) return status_;
-  lock.unlock();
-  abort(Status::error(Code::kTimeout, "messages were not exchanged in time: a stream did not come to them"));
-  return status();
+  if (getpid() != process_) return Status(Code::kInvalidUsage, "the communicator is another process's");
+  if (!over_.wait_for(lock, left, is_over)) {
+    lock.unlock();
+    abort(Status(Code::kTimeout, "messages were not exchanged in time: a stream did not come to them"));
+    lock.lock();
+  }
+  if (!status_.ok()) over_.wait_for(lock, kAtLeast, [&] { return is_failure_over_; });
+  return status_;
 }
 
 Status ExchangeThread::status() const {
@@ -344,6 +348,7 @@ void ExchangeThread::fail(const Status& reason) {
   if (status_.ok()) status_ = reason;
   for (const std::span<std::byte> memory : memory_) std::memset(memory.data(), kNanByte, memory.size());
   words_->set_host(next_ + kPastAll);
+  is_failure_over_ = true;
   over_.notify_all();
 }
 

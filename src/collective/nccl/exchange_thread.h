@@ -68,7 +68,8 @@ class ExchangeThread {
   std::uint32_t post(std::span<const Message> messages, std::uint32_t check, bool follows_stream);
   /// Memory that messages are received in is filled with NaNs after a failure.
   void add_memory(std::span<std::byte> memory);
-  /// Until all that was posted is over, or the failure by which it ended. A deadline is a failure, too.
+  /// Until all that was posted is over, or the failure by which it ended: then nothing uses its memory any
+  /// more. A deadline is a failure, too.
   Status drain(Deadline deadline);
   Status status() const;
   void abort(const Status& reason);
@@ -121,6 +122,7 @@ class ExchangeThread {
   std::uint32_t next_ = 1;       ///< number of the next job
   std::uint32_t last_over_ = 0;  ///< number of the last job that is over
   bool is_stopping_ = false;
+  bool is_failure_over_ = false;  ///< all that a failure brings about is done
   Status status_;
   std::atomic<bool> is_aborted_ = false;
 };

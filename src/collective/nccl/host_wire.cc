@@ -54,10 +54,12 @@ cudaError_t copy_messages(unsigned ranks, unsigned rank, Which which, Copy copy)
 
 HostWire::~HostWire() {
   const DeviceGuard guard(device_);
-  if (thread_ != nullptr) static_cast<void>(thread_->drain(Deadline::after(settings_.timeout)));
+  // Not where set-up has failed.
+  const bool is_used = thread_ != nullptr && !mirrors_.empty();
+  if (is_used) static_cast<void>(thread_->drain(Deadline::after(settings_.timeout)));
   thread_.reset();
   // The copies from and to the mirrors are behind the messages.
-  cudaStreamSynchronize(own_stream_);
+  if (is_used) cudaStreamSynchronize(own_stream_);
 }
 
 bool HostWire::reserve(std::size_t staging) {
@@ -116,8 +118,32 @@ Result HostWire::await(const Step& step, cudaStream_t stream) {
   return error == cudaSuccess ? kSuccess : failed(error, "copying messages to the device", device_);
 }
 
-void HostWire::abort() {
-  thread_->abort(Status(Code::kAborted, "the communicator was aborted"));
+bool HostWire::tell(std::span<const std::uint64_t> mine) {
+  constexpr std::uint32_t kCheck = 0x4f424e55;
+  numbers_.assign(mine.size() * ranks_, 0);
+  const auto of = [&](unsigned rank) {
+    return std::as_writable_bytes(std::span(numbers_).subspan(rank * mine.size(), mine.size()));
+  };
+  std::copy(mine.begin(), mine.end(), numbers_.begin() + static_cast<std::ptrdiff_t>(rank_ * mine.size()));
+  messages_.clear();
+  for (unsigned i = 1; i < ranks_; ++i) {
+    const unsigned peer = (rank_ + i) % ranks_;
+    messages_.push_back({peer, false, of(peer)});
+    messages_.push_back({peer, true, of(rank_)});
+  }
+  thread_->post(messages_, kCheck, false);
+  return true;
+}
+
+Status HostWire::hear(std::vector<std::uint64_t>* all) {
+  ONEBIT_RETURN_IF_ERROR(thread_->drain(Deadline::after(settings_.timeout)));
+  *all = numbers_;
+  return Status();
+}
+
+void HostWire::leave() {
+  constexpr auto kMoment = std::chrono::seconds(2);
+  static_cast<void>(thread_->drain(Deadline::after(kMoment)));
 }
 
 // ---- set-up ----

@@ -33,8 +33,11 @@ class HostWire final : public Wire {
   bool reserve(std::size_t staging) override;
   Result begin(const Step& step, cudaStream_t stream) override;
   Result await(const Step& step, cudaStream_t stream) override;
+  bool tell(std::span<const std::uint64_t> mine) override;
+  Status hear(std::vector<std::uint64_t>* all) override;
   Status status() const override { return thread_->status(); }
-  void abort() override;
+  void abort(const Status& reason) override { thread_->abort(reason); }
+  void leave() override;
 
  private:
   class Making;
@@ -56,6 +59,7 @@ class HostWire final : public Wire {
   std::unique_ptr<ExchangeThread> thread_;
   std::array<std::uint32_t, Step::kSteps> jobs_{};  ///< of steps under way
   std::vector<Message> messages_;                   ///< of a step that begins
+  std::vector<std::uint64_t> numbers_;              ///< that ranks tell each other
 };
 
 }  // namespace onebit::nccl

@@ -69,7 +69,7 @@ NcclCommunicator::~NcclCommunicator() {
 
 void NcclCommunicator::abort() {
   is_aborted_.store(true);
-  wire_->abort();
+  wire_->abort(Status(Code::kAborted, "the communicator was aborted"));
   if (levels_ != nullptr) levels_->abort();
 }
 
@@ -83,6 +83,11 @@ void NcclCommunicator::set_wire(std::unique_ptr<Wire> wire) {
 
 Status NcclCommunicator::status() const {
   return levels_ != nullptr ? levels_->compressed().status() : wire_->status();
+}
+
+void NcclCommunicator::leave() {
+  if (levels_ != nullptr) levels_->compressed().leave();
+  wire_->leave();
 }
 
 void NcclCommunicator::close() {

@@ -104,6 +104,8 @@ class NcclCommunicator {
   void set_wire(std::unique_ptr<Wire> wire);
   /// What has failed; no call is compressed any more. Any thread.
   Status status() const;
+  /// The process is about to end.
+  void leave();
   /// Ends NCCL's communicators that were made for it; before that one itself ends.
   void close();
 

@@ -45,6 +45,8 @@ class Running {
   Result average(std::size_t chunk);
   Result decode(std::size_t chunk);
   static cudaError_t finish(Active& active);
+  /// After a failure: the other ranks, which wait for what does not come, are told where the wire can.
+  void give_up(Result result);
   bool is_aborted() const {
     return std::any_of(active_.begin(), active_.end(),
                        [](const Active& one) { return one.communicator->is_aborted_.load(); });
@@ -78,10 +80,8 @@ cudaError_t Running::add(Active& active, const Request& request) {
 
 Result Running::start(NcclCommunicator& communicator, std::span<Request* const> requests,
                       bool is_one_of_several) {
-  if (const Status status = communicator.wire_->status(); !status.ok()) {
-    log(LogLevel::kWarn, "a compressed call after a failure: {}", status.message());
-    return kRemoteError;
-  }
+  if (const Status status = communicator.wire_->status(); !status.ok())
+    return failed(status, "a compressed call after a failure");
   const int device = communicator.options_.device;
   const DeviceGuard guard(device);
   if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
@@ -173,6 +173,12 @@ Result Running::decode(std::size_t chunk) {
   });
 }
 
+void Running::give_up(Result result) {
+  const Status reason =
+      Status::error(Code::kSystemError, "a compressed call: {}", nccl().error_string(result));
+  for (const Active& one : active_) one.communicator->wire_->abort(reason);
+}
+
 cudaError_t Running::finish(Active& active) {
   cudaError_t error = active.communicator->leave(active.stream);
   for (const cudaStream_t other : active.others) {
@@ -205,7 +211,10 @@ Result Running::run_all(RequestQueues queues) {
       if (result != kSuccess) return result;
       queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(size));
     }
-    if (const Result result = round.run(); result != kSuccess) return result;
+    if (const Result result = round.run(); result != kSuccess) {
+      round.give_up(result);
+      return result;
+    }
     std::erase_if(queues, [](const auto& entry) { return entry.second.empty(); });
   }
   return kSuccess;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "collective/nccl/device_codec.h"
@@ -53,10 +54,17 @@ class Wire {
   /// What `stream` is given from now on finds the step's messages.
   virtual Result await(const Step& step, cudaStream_t stream) = 0;
 
+  /// Tells the other ranks numbers, as many as they tell; `hear` waits for theirs, rank after rank. False:
+  /// not by this wire.
+  virtual bool tell(std::span<const std::uint64_t> /*mine*/) { return false; }
+  virtual Status hear(std::vector<std::uint64_t>* /*all*/) { return Status(); }
+
   /// What has failed; from then on nothing more is moved, and what has not come reads as NaN. Any thread.
   virtual Status status() const { return Status(); }
   /// Ends what is under way, as a failure. Any thread.
-  virtual void abort() {}
+  virtual void abort(const Status& /*reason*/) {}
+  /// The process is about to end, and with it memory that it uses: waits a moment for what is under way.
+  virtual void leave() {}
 
   /// Bytes that were sent.
   std::uint64_t sent_bytes() const { return sent_bytes_; }
