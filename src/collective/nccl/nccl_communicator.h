@@ -62,6 +62,7 @@ struct Request {
   cudaStream_t stream = nullptr;
   /// Out. False: a rank has no memory for it; all ranks are to make it the exact way.
   bool compressed = false;
+  const void* buffer = nullptr;  ///< by which the tensor is recognised; null: `send`
 };
 
 class Levels;
@@ -97,8 +98,12 @@ class NcclCommunicator {
   /// Orders `stream` behind what `other` has been given.
   cudaError_t join(cudaStream_t stream, cudaStream_t other);
   cudaStream_t own_stream() const { return own_stream_; }
+  /// Orders `stream` behind what the last call put on its stream.
+  cudaError_t enter(cudaStream_t stream);
+  /// The next call's stream will be behind what this one has been given.
+  cudaError_t leave(cudaStream_t stream);
   /// Null without.
-  const Levels* levels() const { return levels_.get(); }
+  Levels* levels() const { return levels_.get(); }
   void set_levels(std::unique_ptr<Levels> levels);
   /// Instead of NCCL's. Before the first call; with its device current.
   void set_wire(std::unique_ptr<Wire> wire);
@@ -121,9 +126,6 @@ class NcclCommunicator {
   }
   /// The requests of the first batch of several. Equal on all ranks.
   std::size_t first_batch(std::span<Request* const> requests, std::size_t most_staging) const;
-  /// Orders `stream` behind what the last call put on its stream.
-  cudaError_t enter(cudaStream_t stream);
-  cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
   std::unique_ptr<Levels> levels_;

@@ -67,8 +67,9 @@ cudaError_t Running::add(Active& active, const Request& request) {
       return error;
     active.others.push_back(request.stream);
   }
-  const Identity identity{request.tag, *request.tag == '\0' ? request.send : nullptr, request.shape,
-                          request.type, request.op};
+  const void* const buffer = request.buffer == nullptr ? request.send : request.buffer;
+  const Identity identity{request.tag, *request.tag == '\0' ? buffer : nullptr, request.shape, request.type,
+                          request.op};
   const auto found = communicator.slots_.find(identity);
   if (!found) return cudaErrorMemoryAllocation;
   active.calls.push_back({communicator.layout(request.shape), request.send, request.receive, request.type,
