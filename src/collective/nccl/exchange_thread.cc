@@ -163,10 +163,10 @@ std::uint32_t ExchangeThread::post(std::span<const Message> messages, std::uint3
   return number;
 }
 
-void ExchangeThread::add_memory(std::span<std::byte> memory) {
+void ExchangeThread::add_memory(std::span<std::byte> memory, bool receives) {
   const std::lock_guard lock(mutex_);
-  memory_.push_back(memory);
-  if (!status_.ok()) std::memset(memory.data(), kNanByte, memory.size());
+  memory_.push_back({memory, receives});
+  if (receives && !status_.ok()) std::memset(memory.data(), kNanByte, memory.size());
 }
 
 Status ExchangeThread::drain(Deadline deadline) {
@@ -245,6 +245,12 @@ void ExchangeThread::take_posted() {
   const std::lock_guard lock(mutex_);
   for (std::unique_ptr<Job>& job : posted_) jobs_.push_back(std::move(job));
   posted_.clear();
+  while (registered_.size() < memory_.size()) {
+    const std::span<std::byte> bytes = memory_[registered_.size()].bytes;
+    auto made = context_->register_memory(bytes.data(), bytes.size());
+    // Without it each message is registered on its own.
+    registered_.push_back(made.ok() ? std::move(*made) : nullptr);
+  }
 }
 
 Status ExchangeThread::start_ready() {
@@ -346,7 +352,9 @@ void ExchangeThread::fail(const Status& reason) {
   log(is_news ? LogLevel::kWarn : LogLevel::kInfo, "{} {}: {}", options_.peers, options_.rank,
       reason.message());
   if (status_.ok()) status_ = reason;
-  for (const std::span<std::byte> memory : memory_) std::memset(memory.data(), kNanByte, memory.size());
+  for (const Area& area : memory_) {
+    if (area.receives) std::memset(area.bytes.data(), kNanByte, area.bytes.size());
+  }
   words_->set_host(next_ + kPastAll);
   is_failure_over_ = true;
   over_.notify_all();

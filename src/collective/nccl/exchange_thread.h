@@ -66,8 +66,9 @@ class ExchangeThread {
   /// Posts a job and gives its number. `check`: what it is about, equal on all ranks that agree. Without
   /// `follows_stream` its bytes are there.
   std::uint32_t post(std::span<const Message> messages, std::uint32_t check, bool follows_stream);
-  /// Memory that messages are received in is filled with NaNs after a failure.
-  void add_memory(std::span<std::byte> memory);
+  /// Memory that messages are in, until the end: it is registered with the transport. What they are received
+  /// in is filled with NaNs after a failure.
+  void add_memory(std::span<std::byte> memory, bool receives);
   /// Until all that was posted is over, or the failure by which it ended: then nothing uses its memory any
   /// more. A deadline is a failure, too.
   Status drain(Deadline deadline);
@@ -109,6 +110,7 @@ class ExchangeThread {
   // The thread's own.
   std::deque<std::unique_ptr<Job>> jobs_;  ///< not over, in their order; after a failure they stay
   std::size_t started_ = 0;                ///< how many of these
+  std::vector<std::unique_ptr<transport::Memory>> registered_;  ///< of `memory_`; null where it failed
   std::vector<transport::Request*> completed_;
   Deadline deadline_ = Deadline::never();
   std::uint64_t moved_ = 0;
@@ -118,7 +120,11 @@ class ExchangeThread {
   std::condition_variable over_;
   std::deque<std::unique_ptr<Job>> posted_;
   std::vector<std::unique_ptr<Job>> free_;
-  std::vector<std::span<std::byte>> memory_;
+  struct Area {
+    std::span<std::byte> bytes;
+    bool receives;
+  };
+  std::vector<Area> memory_;
   std::uint32_t next_ = 1;       ///< number of the next job
   std::uint32_t last_over_ = 0;  ///< number of the last job that is over
   bool is_stopping_ = false;

@@ -67,7 +67,8 @@ bool HostWire::reserve(std::size_t staging) {
   const std::size_t bytes = std::bit_ceil(std::max(staging, kLeastMirror));
   Mirrors made{PinnedMemory(bytes), PinnedMemory(bytes)};
   if (made.out.data() == nullptr || made.in.data() == nullptr) return false;
-  thread_->add_memory(made.in.bytes());
+  thread_->add_memory(made.out.bytes(), false);
+  thread_->add_memory(made.in.bytes(), true);
   mirrors_.push_back(std::move(made));
   return true;
 }

@@ -80,6 +80,43 @@ TEST(NcclChunks, TheNextChunkIsCodedWhileTheOneBeforeIsOnTheWire) {
   });
 }
 
+TEST(NcclChunks, TheNextChunkIsCodedWhileTheOneBeforeWaitsForAPeerOnATransportOfOurs) {
+  constexpr std::size_t kCount = 30'000;
+  CommunicatorOptions options;
+  options.chunk = 4096;
+  const auto of = [](std::size_t rank, std::size_t call) {
+    return input(DataType::kFloat32, kCount, 10 * rank + call);
+  };
+  Simulation simulation(2, kCount, DataType::kFloat32, ReduceOp::kAvg, {});
+  std::vector<std::vector<std::byte>> expected;
+  for (std::size_t call = 0; call < 2; ++call)
+    expected.push_back(simulation.call({of(0, call), of(1, call)}));
+  std::atomic<int> first_calls = 0;
+  run_device_ranks(2, options, [&](DeviceRank& here) {
+    ASSERT_NO_FATAL_FAILURE(carry_by_transport({here.communicator.get()}, "tcp"));
+    const auto rank = static_cast<std::size_t>(here.nccl.rank);
+    const Tensor tensor(4 * kCount);
+    for (std::size_t call = 0; call < 2; ++call) {
+      tensor.write(of(rank, call), here.nccl.stream);
+      // The first call makes memory, together. In the second, rank 0's first two chunks are all that is coded
+      // before rank 1 comes.
+      if (call == 1 && rank == 1) {
+        EXPECT_TRUE(have_run(2));
+      }
+      Request request{here.communicator.get(), tensor.data(), tensor.data(),    kCount, DataType::kFloat32,
+                      ReduceOp::kAvg,          "t",           here.nccl.stream, false};
+      ASSERT_EQ(run({&request, 1}), kSuccess);
+      ASSERT_EQ(tensor.read(here.nccl.stream), expected[call]);
+      if (call == 1) continue;
+      ++first_calls;
+      while (first_calls < 2) std::this_thread::yield();
+      if (rank == 0) g_kernels_run = 0;
+      ++first_calls;
+      while (first_calls < 4) std::this_thread::yield();
+    }
+  });
+}
+
 TEST(NcclChunks, AnAutomaticChunkIsAnEighthOfALargeTensorAndASmallOneIsWhole) {
   const auto chunks = [](std::size_t count, std::size_t ranks) {
     return Layout(count, ranks, {}, 0).plan().chunks();

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -79,20 +78,19 @@ inline Functions linked_nccl() {
   return functions;
 }
 
-/// Where ONEBIT_TEST_TRANSPORT names one of our transports, that one carries the communicators' messages
-/// instead of NCCL, over loopback. Collective.
-inline void carry_by_test_transport(std::span<NcclCommunicator* const> communicators) {
-  const char* const name = std::getenv("ONEBIT_TEST_TRANSPORT");
-  if (name == nullptr) return;
+/// From now on a transport of ours carries the communicators' messages instead of NCCL, over loopback.
+/// Collective.
+inline void carry_by_transport(const std::vector<NcclCommunicator*>& communicators, const char* name) {
   Settings settings;
   settings.transport = name;
   settings.socket_ifname = "lo";
   settings.timeout = std::chrono::seconds(60);
   ASSERT_EQ(HostWire::make(communicators, settings), kSuccess);
 }
-inline void carry_by_test_transport(NcclCommunicator& communicator) {
-  NcclCommunicator* const one = &communicator;
-  carry_by_test_transport({&one, 1});
+/// The same by the one that ONEBIT_TEST_TRANSPORT names, if it is set.
+inline void carry_by_test_transport(const std::vector<NcclCommunicator*>& communicators) {
+  if (const char* const name = std::getenv("ONEBIT_TEST_TRANSPORT"); name != nullptr)
+    carry_by_transport(communicators, name);
 }
 
 struct DeviceRank {
@@ -113,7 +111,7 @@ inline void run_device_ranks(int ranks, CommunicatorOptions options, const Funct
     auto made = NcclCommunicator::create(own);
     ASSERT_TRUE(made.ok()) << made.status().message();
     DeviceRank rank{here, std::move(*made)};
-    carry_by_test_transport(*rank.communicator);
+    carry_by_test_transport({rank.communicator.get()});
     body(rank);
     EXPECT_CUDA(cudaStreamSynchronize(here.stream));
   });

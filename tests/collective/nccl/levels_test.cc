@@ -84,7 +84,7 @@ void make_levels(DeviceRank& here, const Hosts& hosts) {
   const Levels::Making making = {here.communicator.get(),
                                  *place_of(hosts, static_cast<unsigned>(here.nccl.rank))};
   ASSERT_EQ(Levels::make({&making, 1}), kSuccess);
-  carry_by_test_transport(*here.communicator);
+  carry_by_test_transport({here.communicator.get()});
 }
 
 void expect_defined(const Case& c) {

@@ -32,7 +32,7 @@ class Communicators {
       own.codec.ranks = static_cast<unsigned>(here.nccl.ranks);
       auto made = NcclCommunicator::create(own);
       EXPECT_TRUE(made.ok());
-      carry_by_test_transport(**made);
+      carry_by_test_transport({made->get()});
       all_.push_back(made->get());
       owned_.push_back(std::move(*made));
       comms_.push_back(comm);
@@ -67,7 +67,7 @@ void expect_any_order(const CommunicatorOptions& options, std::size_t count,
       if (hosts.empty()) continue;
       const Levels::Making making = {communicators[c], *place_of(hosts, static_cast<unsigned>(rank))};
       ASSERT_EQ(Levels::make({&making, 1}), kSuccess);
-      carry_by_test_transport(*communicators[c]);
+      carry_by_test_transport({communicators[c]});
     }
     for (int call = 0; call < kCalls; ++call) {
       std::vector<Request> requests;
