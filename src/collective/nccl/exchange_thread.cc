@@ -20,6 +20,8 @@ constexpr int kNanByte = 0xff;
 constexpr std::uint32_t kPastAll = 0x3fffffff;
 /// Between two looks at what a stream says.
 constexpr auto kLook = std::chrono::microseconds(20);
+/// Between two looks at a context that has failed.
+constexpr auto kAfterFaults = std::chrono::milliseconds(10);
 /// Transports want to be called about once a second.
 constexpr auto kAtLeast = std::chrono::milliseconds(1000);
 constexpr auto kMostGoodbye = std::chrono::seconds(10);
@@ -148,7 +150,10 @@ std::uint32_t ExchangeThread::post(std::span<const Message> messages, std::uint3
   {
     const std::lock_guard lock(mutex_);
     number = next_++;
-    if (!status_.ok()) return number;
+    if (!status_.ok()) {
+      spoil_memory();
+      return number;
+    }
     if (free_.empty()) free_.push_back(std::make_unique<Job>());
     std::unique_ptr<Job> job = std::move(free_.back());
     free_.pop_back();
@@ -216,11 +221,16 @@ void ExchangeThread::loop() {
     }
     completed_.clear();
     Status status = context_->progress(patience(), completed_);
-    if (has_failed_) continue;
+    if (has_failed_) {
+      if (!status.ok()) std::this_thread::sleep_for(kAfterFaults);
+      continue;
+    }
     if (status.ok() && is_aborted_) status = this->status();
     for (transport::Request* const request : completed_) {
       if (status.ok()) status = finish(*request);
     }
+    // First what has come from a rank that has ended since.
+    retire_jobs();
     if (status.ok() && context_->failed() != nullptr) status = endpoint_failure(*context_->failed());
     if (status.ok()) {
       take_posted();
@@ -347,17 +357,22 @@ void ExchangeThread::fail(const Status& reason) {
     if (endpoint != nullptr) endpoint->abort(told);
   }
   const std::lock_guard lock(mutex_);
-  // A peer that ends while nothing is to be exchanged is news for the next call only.
-  const bool is_news = (!jobs_.empty() || !posted_.empty()) && reason.code() != Code::kAborted;
+  // A peer that ends while nothing is to be exchanged is news for the next call only: what has come is good.
+  const bool is_idle = jobs_.empty() && posted_.empty();
+  if (!is_idle) spoil_memory();
+  const bool is_news = !is_idle && reason.code() != Code::kAborted;
   log(is_news ? LogLevel::kWarn : LogLevel::kInfo, "{} {}: {}", options_.peers, options_.rank,
       reason.message());
   if (status_.ok()) status_ = reason;
-  for (const Area& area : memory_) {
-    if (area.receives) std::memset(area.bytes.data(), kNanByte, area.bytes.size());
-  }
   words_->set_host(next_ + kPastAll);
   is_failure_over_ = true;
   over_.notify_all();
+}
+
+void ExchangeThread::spoil_memory() {
+  for (const Area& area : memory_) {
+    if (area.receives) std::memset(area.bytes.data(), kNanByte, area.bytes.size());
+  }
 }
 
 void ExchangeThread::say_goodbye() {

@@ -3,8 +3,8 @@
 // A job is the messages of one exchange, in host memory; all ranks post the same jobs in the same order. It
 // starts when the stream that makes its bytes says that they are there (StreamWords) and the jobs before it
 // have started, and is over when all its messages are sent or received and the jobs before it are over; the
-// host's word tells streams. The first failure ends all jobs, those under way and those to come: what was to
-// be received is filled with NaNs, the peers are told why, and the words let every stream go on.
+// host's word tells streams. The first failure ends all jobs, those under way and those to come: what they
+// receive is NaNs, the peers are told why, and the words let every stream go on.
 //
 // Set-up is the making thread's: `create`, `connect`, `step` until it is connected, `start`. From then on
 // transport objects belong to the thread within; `post`, `add_memory` and `drain` are called by one thread at
@@ -97,6 +97,8 @@ class ExchangeThread {
   Status check_deadline();
   std::uint64_t bytes_moved() const;
   void fail(const Status& reason);
+  /// Under the lock: fills what is received in with NaNs. Any thread.
+  void spoil_memory();
   void say_goodbye();
 
   const Options options_;

@@ -56,7 +56,7 @@ HostWire::~HostWire() {
   const DeviceGuard guard(device_);
   // Not where set-up has failed.
   const bool is_used = thread_ != nullptr && !mirrors_.empty();
-  if (is_used) static_cast<void>(thread_->drain(Deadline::after(settings_.timeout)));
+  if (is_used) static_cast<void>(thread_->drain(patience()));
   thread_.reset();
   // The copies from and to the mirrors are behind the messages.
   if (is_used) cudaStreamSynchronize(own_stream_);
@@ -137,7 +137,7 @@ bool HostWire::tell(std::span<const std::uint64_t> mine) {
 }
 
 Status HostWire::hear(std::vector<std::uint64_t>* all) {
-  ONEBIT_RETURN_IF_ERROR(thread_->drain(Deadline::after(settings_.timeout)));
+  ONEBIT_RETURN_IF_ERROR(thread_->drain(patience()));
   *all = numbers_;
   return Status();
 }

@@ -27,7 +27,7 @@ class HostWire final : public Wire {
   static Result make(std::span<NcclCommunicator* const> communicators, const Settings& settings);
   HostWire(const HostWire&) = delete;
   HostWire& operator=(const HostWire&) = delete;
-  /// Waits for its steps, within ONEBIT_TIMEOUT, and for its streams.
+  /// Waits for its steps, for a bounded time, and for its streams.
   ~HostWire() override;
 
   bool reserve(std::size_t staging) override;
@@ -46,6 +46,8 @@ class HostWire final : public Wire {
   };
   HostWire(const Settings& settings, int device, cudaStream_t own_stream, unsigned ranks, unsigned rank)
       : settings_(settings), device_(device), own_stream_(own_stream), ranks_(ranks), rank_(rank) {}
+  /// For all that was posted: longer than the thread's own, which says who is late.
+  Deadline patience() const { return Deadline::after(2 * settings_.timeout); }
   std::byte* mirrored(const Step& step, const PinnedMemory& mirror, std::span<std::byte> message) const {
     return mirror.data() + (message.data() - step.codec.staging().data());
   }
