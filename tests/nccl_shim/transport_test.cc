@@ -11,11 +11,6 @@
 
 #include "rank_process.h"
 
-/// The address sanitizer takes what only threads know for leaked in a forked child, which has none.
-extern "C" const char* __asan_default_options() {
-  return "detect_leaks=0";
-}
-
 namespace onebit::shim {
 namespace {
 
