@@ -178,6 +178,13 @@ void Running::give_up(Result result) {
   const Status reason =
       Status::error(Code::kSystemError, "a compressed call: {}", nccl().error_string(result));
   for (const Active& one : active_) one.communicator->wire_->abort(reason);
+  // What the streams were given still uses the communicators' memory: the own streams follow it.
+  for (Active& one : active_) {
+    const DeviceGuard guard(one.communicator->options_.device);
+    if (finish(one) == cudaSuccess) continue;
+    cudaGetLastError();
+    cudaStreamSynchronize(one.stream);  // a stream of another device, say: nothing in it waits for a rank
+  }
 }
 
 cudaError_t Running::finish(Active& active) {
