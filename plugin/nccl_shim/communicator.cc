@@ -168,6 +168,18 @@ void Communicator::abort() {
   if (device_side_ != nullptr) settings().library->abort(device_side_);
 }
 
+nccl::Result Communicator::async_error(nccl::Result* error) const {
+  if (real_->functions.async_error == nullptr) return nccl::kInvalidUsage;
+  const nccl::Result result = real_->functions.async_error(comm_, error);
+  if (result == nccl::kSuccess && *error == nccl::kSuccess && device_side_ != nullptr)
+    *error = settings().library->state(device_side_);
+  return result;
+}
+
+void Communicator::leave() {
+  if (device_side_ != nullptr) settings().library->leave(device_side_);
+}
+
 void Communicator::give_up() {
   if (is_given_up_.exchange(true)) return;
   abort();
@@ -210,19 +222,22 @@ Registry& registry() {
 }
 
 /// For jobs that end without ncclCommDestroy.
-void log_summaries_of_the_rest() {
+void leave_the_rest() {
   std::vector<std::shared_ptr<Communicator>> rest;
   {
     const std::lock_guard lock(registry().mutex);
     for (const auto& [comm, communicator] : registry().communicators) rest.push_back(communicator);
   }
-  for (const auto& communicator : rest) communicator->log_summary();
+  for (const auto& communicator : rest) {
+    communicator->leave();
+    communicator->log_summary();
+  }
 }
 
 }  // namespace
 
 void add(const std::shared_ptr<Communicator>& communicator) {
-  static const int registered = std::atexit(log_summaries_of_the_rest);
+  static const int registered = std::atexit(leave_the_rest);
   static_cast<void>(registered);
   const std::lock_guard lock(registry().mutex);
   registry().communicators[communicator->comm()] = communicator;

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -76,6 +78,10 @@ class Communicator {
   void abort();
   /// Aborts it, NCCL's part too, once: the job is not to have it. Any thread.
   void give_up();
+  /// What NCCL says of its state, or what has failed on a way of ours. Any thread.
+  nccl::Result async_error(nccl::Result* error) const;
+  /// The process is about to end.
+  void leave();
   /// One line about all its calls.
   void log_summary();
 
@@ -93,6 +99,12 @@ class Communicator {
   /// Finds a difference in what ranks of one have told.
   void compare(const std::vector<std::uint64_t>& told);
   static nccl::Result make_levels(const std::vector<Communicator*>& compared, const Told& told);
+  /// Has one of our transports carry their messages, if the settings say so.
+  static nccl::Result make_wires(const std::vector<Communicator*>& compared);
+  /// body() while a watchdog waits for it. Those in `compared` are aborted, and `waits_for` is said, when it
+  /// is not over by then.
+  static nccl::Result in_time(const std::vector<Communicator*>& compared, std::chrono::milliseconds patience,
+                              std::string_view waits_for, const std::function<nccl::Result()>& body);
   /// Its size, rank and device by NCCL.
   bool learn_place();
   bool is_warming_up(const std::string& tag, const Arguments& call);

@@ -227,6 +227,14 @@ ONEBIT_NCCL ncclCommAbort(Comm comm) {
   return end(ONEBIT_CALLER, comm, &nccl::Functions::abort, true);
 }
 
+ONEBIT_NCCL ncclCommGetAsyncError(Comm comm, nccl::Result* error) {
+  return forward(ONEBIT_CALLER, [&](const RealNccl& real) {
+    const auto communicator = is_active() && !is_inside_nccl ? find(comm) : nullptr;
+    return communicator == nullptr ? call(real.functions.async_error, comm, error)
+                                   : communicator->async_error(error);
+  });
+}
+
 // ---- tags: for jobs that find these by dlsym ----
 
 onebitResult_t onebitTagBuffer(const void* base, std::size_t bytes, const char* tag) {

@@ -21,11 +21,11 @@ std::uint64_t hash(std::string_view text) {
 
 /// What ranks must agree on to decide alike and to understand each other: names, and numbers that are equal
 /// when they do.
-constexpr std::size_t kAgreed = 9;
+constexpr std::size_t kAgreed = 10;
 constexpr std::array<std::string_view, kAgreed> kAgreedNames = {
-    "the version of onebit", "ONEBIT_COMPRESS",  "ONEBIT_MIN_SIZE",
-    "ONEBIT_BLOCK",          "ONEBIT_SCALE",     "ONEBIT_CHUNK",
-    "ONEBIT_WARMUP_CALLS",   "ONEBIT_TWO_LEVEL", "the communicator's name"};
+    "the version of onebit", "ONEBIT_COMPRESS",        "ONEBIT_MIN_SIZE",     "ONEBIT_BLOCK",
+    "ONEBIT_SCALE",          "ONEBIT_CHUNK",           "ONEBIT_WARMUP_CALLS", "ONEBIT_TWO_LEVEL",
+    "ONEBIT_TRANSPORT",      "the communicator's name"};
 /// These, and a number of the rank's node.
 constexpr std::size_t kTold = kAgreed + 1;
 
@@ -48,6 +48,7 @@ std::array<std::uint64_t, kTold> told_numbers(const Settings& settings, std::str
           settings.chunk,
           settings.warmup_calls,
           static_cast<std::uint64_t>(settings.two_level),
+          hash(settings.transport),
           hash(name),
           node_number()};
 }
@@ -68,24 +69,41 @@ nccl::Result Communicator::meet(const std::vector<std::shared_ptr<Communicator>>
   }
   if (compared.empty()) return nccl::kSuccess;
   const std::chrono::milliseconds patience = settings().init_timeout;
+  const nccl::Result result = in_time(compared, patience, "told their settings", [&] {
+    Told told;
+    const nccl::Result exchanged = exchange(compared, &told);
+    if (exchanged != nccl::kSuccess) return exchanged;
+    for (std::size_t i = 0; i < compared.size(); ++i) compared[i]->compare(told[i]);
+    return make_levels(compared, told);
+  });
+  if (result != nccl::kSuccess || !shim_settings()->has_own_transport()) return result;
+  // Connecting has this time for itself, and tells the others what came of it.
+  return in_time(compared, 2 * patience, "made connections", [&] { return make_wires(compared); });
+}
+
+nccl::Result Communicator::in_time(const std::vector<Communicator*>& compared,
+                                   std::chrono::milliseconds patience, std::string_view waits_for,
+                                   const std::function<nccl::Result()>& body) {
   Watchdog watchdog(patience, [&] {
     for (Communicator* const one : compared) one->give_up();
   });
-  Told told;
-  nccl::Result result = exchange(compared, &told);
-  if (result == nccl::kSuccess) {
-    for (std::size_t i = 0; i < compared.size(); ++i) compared[i]->compare(told[i]);
-    result = make_levels(compared, told);
-  }
+  const nccl::Result result = body();
   if (!watchdog.dismiss()) return result;
   for (const Communicator* const one : compared) {
     log(LogLevel::kWarn,
-        "communicator '{}', rank {} of {}: not all ranks told their settings within {} s "
-        "(ONEBIT_INIT_TIMEOUT): "
-        "look for a rank that failed when it made the communicator",
-        one->name(), one->rank_, one->ranks_, std::chrono::duration<double>(patience).count());
+        "communicator '{}', rank {} of {}: not all ranks {} within {} s (ONEBIT_INIT_TIMEOUT): look for a "
+        "rank that failed when it made the communicator",
+        one->name(), one->rank_, one->ranks_, waits_for, std::chrono::duration<double>(patience).count());
   }
   return nccl::kSystemError;
+}
+
+nccl::Result Communicator::make_wires(const std::vector<Communicator*>& compared) {
+  std::vector<nccl::NcclCommunicator*> carried;
+  for (const Communicator* const one : compared) {
+    if (one->obstacle_.empty()) carried.push_back(one->device_side_);
+  }
+  return carried.empty() ? nccl::kSuccess : library().make_wires(carried.data(), carried.size());
 }
 
 nccl::Result Communicator::exchange(const std::vector<Communicator*>& compared, Told* told) {

@@ -12,12 +12,6 @@ Result<ShimSettings> read() {
   ONEBIT_ASSIGN_OR_RETURN(read.settings, Settings::from_environment());
   set_log_level(read.settings.debug);
   ONEBIT_ASSIGN_OR_RETURN(read.rules, collective::Rules::parse(read.settings.compress));
-  if (read.settings.transport != "auto" && read.settings.transport != "nccl") {
-    return Status::error(
-        Code::kInvalidUsage,
-        "ONEBIT_TRANSPORT={} cannot carry buffers of GPUs: set auto or nccl, or leave it unset",
-        read.settings.transport);
-  }
   ONEBIT_ASSIGN_OR_RETURN(read.library, cuda::open_library(read.settings.cuda_library));
   read.library->set_log_level(static_cast<int>(read.settings.debug));
   return read;

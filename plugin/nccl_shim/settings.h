@@ -11,6 +11,9 @@ struct ShimSettings {
   Settings settings;
   collective::Rules rules;
   const cuda::Library* library;
+
+  /// Whether one of our transports carries messages instead of NCCL.
+  bool has_own_transport() const { return settings.transport != "auto" && settings.transport != "nccl"; }
 };
 
 /// Whether ONEBIT_COMPRESS is set: without it every call passes through.

@@ -328,8 +328,8 @@ std::vector<SettingRow> make_rows() {
        choice_parser(&Settings::residuals_are_bfloat16, kResidualTypes),
        choice_shower(&Settings::residuals_are_bfloat16, kResidualTypes)},
       {"ONEBIT_TWO_LEVEL", "", "`auto`, `off` or `on`",
-       "NCCL jobs whose ranks share nodes: allreduces are exact inside of a node and in 1 bit between nodes. "
-       "`auto` does "
+       "NCCL jobs whose ranks share nodes: allreduces and reduce-scatters are exact inside of a node and in "
+       "1 bit between nodes. `auto` does "
        "so where all nodes have as many ranks, and several; `on` also warns where that is not so.",
        choice_parser(&Settings::two_level, kTwoLevels), choice_shower(&Settings::two_level, kTwoLevels)},
       {"ONEBIT_NCCL_LIBRARY", "", "the path of a library",

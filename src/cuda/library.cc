@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "collective/nccl/device_guard.h"
+#include "collective/nccl/failures.h"
+#include "collective/nccl/host_wire.h"
 #include "collective/nccl/levels.h"
 #include "optimizer/cuda/side_table.h"
 
@@ -105,6 +107,15 @@ nccl::Result make_levels(LevelRequest* requests, std::size_t count) {
   });
 }
 
+nccl::Result make_wires(NcclCommunicator* const* communicators, std::size_t count) {
+  return guarded([&] {
+    // Read once, as the settings of who calls.
+    static const auto* const settings = new onebit::Result<Settings>(Settings::from_environment());
+    if (!settings->ok()) return nccl::failed(settings->status(), "making ways of communicators");
+    return nccl::HostWire::make({communicators, count}, **settings);
+  });
+}
+
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
@@ -139,6 +150,9 @@ constexpr Library kLibrary = {
     .is_reachable = is_reachable,
     .set_log_level = [](int level) { onebit::set_log_level(static_cast<LogLevel>(level)); },
     .optimizers = &optimizer::cuda::kSideTable,
+    .make_wires = make_wires,
+    .state = [](const NcclCommunicator* communicator) { return nccl::result_of(communicator->status()); },
+    .leave = [](NcclCommunicator* communicator) { communicator->leave(); },
 };
 
 }  // namespace

@@ -93,6 +93,14 @@ struct Library {
 
   /// For optimizers in device memory: optimizer/cuda/side_table.h.
   const optimizer::cuda::SideTable* optimizers;
+
+  // ---- communicators whose messages go by one of our transports; see collective/nccl/host_wire.h ----
+  /// After make_levels; collective over all ranks of each; waits.
+  nccl::Result (*make_wires)(nccl::NcclCommunicator* const* communicators, std::size_t count);
+  /// kSuccess, or what has failed for good. Any thread.
+  nccl::Result (*state)(const nccl::NcclCommunicator* communicator);
+  /// Before the process ends.
+  void (*leave)(nccl::NcclCommunicator* communicator);
 };
 
 }  // namespace onebit::cuda

@@ -1,6 +1,7 @@
 // What allreduces between processes cost with NCCL itself: by NCCL's own function, exactly through the shim,
-// and in 1 bit. The same buffer; the mean of a rank's calls between two synchronisations, the best of several
-// rounds. Rank 0 prints one line of JSON a size. Arguments: RANKS BYTES...
+// and in 1 bit, with messages by what ONEBIT_TRANSPORT says and chunks by ONEBIT_CHUNK. The same buffer; the
+// mean of a rank's calls between two synchronisations, the best of several rounds. Rank 0 prints one line of
+// JSON a size. Arguments: RANKS BYTES...
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -39,6 +40,12 @@ double seconds(const Place& place, void* buffer, std::size_t count, AllReduce al
   return best;
 }
 
+/// A variable, or what stands for it when it is not set.
+std::string setting(const char* name, const char* otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? otherwise : value;
+}
+
 int measure(int rank, int ranks, ncclUniqueId id, const std::vector<std::size_t>& sizes) {
   Place place{};
   if (ncclCommInitRank(&place.comm, ranks, id, rank) != ncclSuccess) return 2;
@@ -55,10 +62,12 @@ int measure(int rank, int ranks, ncclUniqueId id, const std::vector<std::size_t>
     if (direct < 0 || exact < 0 || compressed < 0) return 6;
     if (rank != 0) continue;
     fmt::print(
-        "{{\"ranks\": {}, \"bytes\": {}, \"nccl_s\": {:.6g}, \"exact_through_shim_s\": {:.6g}, "
+        "{{\"ranks\": {}, \"bytes\": {}, \"transport\": \"{}\", \"chunk\": \"{}\", \"nccl_s\": {:.6g}, "
+        "\"exact_through_shim_s\": {:.6g}, "
         "\"one_bit_s\": {:.6g}, "
         "\"exact_over_nccl\": {:.4f}, \"speedup\": {:.2f}}}\n",
-        ranks, bytes, direct, exact, compressed, exact / direct, direct / compressed);
+        ranks, bytes, setting("ONEBIT_TRANSPORT", "nccl"), setting("ONEBIT_CHUNK", "automatic"), direct,
+        exact, compressed, exact / direct, direct / compressed);
     std::fflush(stdout);
   }
   return ncclCommDestroy(place.comm) == ncclSuccess ? 0 : 7;

@@ -20,7 +20,7 @@ while [ "$1" != --json ]; do shift; done
 echo '{"encode float": {"ratio": 0.5}}' > "$2"
 """
 ALLREDUCE = """#!/bin/sh
-echo "{\\"ranks\\": $1, \\"bytes\\": $2, \\"exact_over_nccl\\": 1.01, \\"speedup\\": 9.5}"
+echo "{\\"ranks\\": $1, \\"bytes\\": $2, \\"transport\\": \\"${ONEBIT_TRANSPORT:-nccl}\\", \\"chunk\\": \\"${ONEBIT_CHUNK:-automatic}\\", \\"exact_over_nccl\\": 1.01, \\"speedup\\": 9.5}"
 """
 
 
@@ -52,9 +52,11 @@ class Script(unittest.TestCase):
         status, result, steps = self.run_script()
         self.assertEqual(status, 0)
         self.assertEqual(set(steps.values()), {"passed"})
-        self.assertEqual(len(steps), len(gpu_run.SUITES) + 5)
+        self.assertEqual(len(steps), len(gpu_run.SUITES) + 10)
         self.assertEqual(result["kernels"], {"encode float": {"ratio": 0.5}})
-        self.assertEqual([one["ranks"] for one in result["allreduces"]], [2, 4])
+        self.assertEqual([(one["ranks"], one["transport"], one["chunk"]) for one in result["allreduces"]],
+                         [(ranks, *way) for ranks in (2, 4) for way in
+                          (("nccl", "automatic"), ("nccl", "1G"), ("tcp", "automatic"))])
         self.assertTrue(result["dry_run"])
 
     def test_a_program_that_fails_is_a_failure_and_the_others_still_run(self):
@@ -62,21 +64,21 @@ class Script(unittest.TestCase):
         status, result, steps = self.run_script()
         self.assertEqual(status, 1)
         self.assertEqual(steps["gpu_codec_kernels_test"], "failed (3)")
-        self.assertEqual(steps["gpu_allreduce_bench, 4 ranks"], "passed")
+        self.assertEqual(steps["gpu_allreduce_bench, 4 ranks, tcp"], "passed")
         self.assertIn("broken kernel", json.dumps(result["steps"]))
 
     def test_a_program_that_is_not_there_is_a_failure(self):
         os.remove(os.path.join(self.folder.name, "bin", "gpu_nccl_job_test"))
         status, _, steps = self.run_script()
         self.assertEqual(status, 1)
-        self.assertTrue(steps["gpu_nccl_job_test"].startswith("failed"))
+        self.assertTrue(steps["gpu_nccl_job_test, nccl"].startswith("failed"))
 
     def test_what_hangs_is_killed_with_all_that_it_started(self):
         self.program("gpu_codec_vectors_test", "#!/bin/sh\nsleep 300 &\nsleep 300\n")
         status, _, steps = self.run_script("--seconds", "6")
         self.assertEqual(status, 1)
         self.assertEqual(steps["gpu_codec_vectors_test"], "timed out")
-        self.assertEqual(steps["gpu_allreduce_bench, 4 ranks"], "no time left")
+        self.assertEqual(steps["gpu_allreduce_bench, 4 ranks, tcp"], "no time left")
 
 
 if __name__ == "__main__":

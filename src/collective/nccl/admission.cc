@@ -10,15 +10,23 @@
 namespace onebit::nccl {
 namespace {
 
-/// Staging memory grows for batches in steps from this many bytes, doubled each time.
+/// Staging memory grows for batches in steps from this many bytes, doubled each time, and no batch has more
+/// than the most.
 constexpr std::size_t kLeastStaging = std::size_t{1} << 20;
+constexpr std::size_t kMostStaging = std::size_t{64} << 20;
 
 }  // namespace
 
 Result exchange(std::span<Exchange> exchanges) {
   if (exchanges.empty()) return kSuccess;
-  for (Exchange& one : exchanges) {
-    if (one.stream == nullptr) one.stream = one.communicator->own_stream_;
+  const auto tell = [](const Exchange& one) { return one.communicator->wire_->tell(one.mine); };
+  if (tell(exchanges.front())) {  // then the others are told by their wires, too
+    std::for_each(exchanges.begin() + 1, exchanges.end(), tell);
+    for (Exchange& one : exchanges) {
+      const Status status = one.communicator->wire_->hear(&one.all);
+      if (!status.ok()) return failed(status, "what ranks tell each other");
+    }
+    return kSuccess;
   }
   const auto on_each = [&](const char* what, auto step) {
     for (Exchange& one : exchanges) {
@@ -37,9 +45,14 @@ Result exchange(std::span<Exchange> exchanges) {
     return one.communicator->exchanged_.as<std::uint64_t>() +
            one.communicator->options_.codec.rank * one.mine.size();
   };
+  // On a stream of each one's own, so that none waits for another one's ranks.
+  const auto stream = [](const Exchange& one) { return one.communicator->own_stream_; };
   Result result = on_each("telling the other ranks", [&](Exchange& one) {
+    const cudaError_t error =
+        one.stream == nullptr ? cudaSuccess : one.communicator->join(stream(one), one.stream);
+    if (error != cudaSuccess) return error;
     return cudaMemcpyAsync(own(one), one.mine.data(), one.mine.size_bytes(), cudaMemcpyHostToDevice,
-                           one.stream);
+                           stream(one));
   });
   if (result != kSuccess) return result;
   const Functions& nccl = exchanges.front().communicator->options_.nccl;
@@ -48,22 +61,22 @@ Result exchange(std::span<Exchange> exchanges) {
     for (Exchange& one : exchanges) {
       const NcclCommunicator& communicator = *one.communicator;
       const Result each = nccl.all_gather(own(one), communicator.exchanged_.data(), one.mine.size(), kUint64,
-                                          communicator.options_.comm, one.stream);
+                                          communicator.options_.comm, stream(one));
       if (each != kSuccess) return each;
     }
     return kSuccess;
   });
   if (result != kSuccess) {
     // The copies above read the caller's memory.
-    for (Exchange& one : exchanges) cudaStreamSynchronize(one.stream);
+    for (Exchange& one : exchanges) cudaStreamSynchronize(stream(one));
     return failed(result, "ncclAllGather of what ranks tell each other", nccl);
   }
   result = on_each("hearing the other ranks", [&](Exchange& one) {
     one.all.resize(one.mine.size() * one.communicator->ranks());
     const cudaError_t error =
         cudaMemcpyAsync(one.all.data(), one.communicator->exchanged_.data(),
-                        one.all.size() * sizeof(std::uint64_t), cudaMemcpyDeviceToHost, one.stream);
-    return error != cudaSuccess ? error : cudaStreamSynchronize(one.stream);
+                        one.all.size() * sizeof(std::uint64_t), cudaMemcpyDeviceToHost, stream(one));
+    return error != cudaSuccess ? error : cudaStreamSynchronize(stream(one));
   });
   if (result != kSuccess) return result;
   if (is_aborted()) return kInvalidUsage;
@@ -95,10 +108,12 @@ Result Admission::ask(std::span<const Question> questions) {
     const int device = communicator.options_.device;
     const DeviceGuard guard(device);
     if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
-    const bool has_memory = question.shape
-                                ? communicator.codec_.reserve(communicator.layout(*question.shape)) &&
-                                      communicator.slots_.reserve(*question.shape)
-                                : communicator.codec_.reserve(question.staging);
+    const bool has_memory =
+        question.shape
+            ? communicator.codec_.reserve(communicator.layout(*question.shape)) &&
+                  communicator.wire_->reserve(question.staging) &&
+                  communicator.slots_.reserve(*question.shape)
+            : communicator.codec_.reserve(question.staging) && communicator.wire_->reserve(question.staging);
     if (!has_memory) cudaGetLastError();
     exchanges.push_back({&communicator, {&answers.emplace_back(has_memory), 1}, question.stream, {}});
   }
@@ -158,7 +173,7 @@ Result Admission::admit_batches(std::span<Request> requests) {
   for (const auto& [communicator, queue] : queues(requests)) {
     std::size_t wanted = 0;
     for (std::span<Request* const> rest = queue; !rest.empty();) {
-      const std::size_t size = communicator->first_batch(rest, kStagingTarget);
+      const std::size_t size = communicator->first_batch(rest, kMostStaging);
       std::size_t staging = 0;
       for (const Request* const request : rest.first(size))
         staging += communicator->layout(request->shape).staging_bytes();

@@ -43,11 +43,11 @@ DeviceCodec::Message DeviceCodec::message(std::byte* at, std::size_t n) const {
 }
 
 void DeviceCodec::release() {
-  for (DeviceMemory* const memory : {&outgoing_, &incoming_, &sums_, &averaged_}) *memory = DeviceMemory();
+  for (DeviceMemory* const memory : {&staging_, &sums_, &averaged_}) *memory = DeviceMemory();
 }
 
 bool DeviceCodec::reserve(std::size_t staging) {
-  return grow(outgoing_, options_.memory, staging) && grow(incoming_, options_.memory, staging);
+  return grow(staging_, options_.memory, staging);
 }
 
 bool DeviceCodec::reserve(const Layout& layout) {
@@ -89,14 +89,23 @@ std::size_t DeviceCodec::bytes_about(Calls calls, std::size_t chunk, std::size_t
   return bytes;
 }
 
+std::byte* DeviceCodec::messages(Calls calls, std::size_t chunk, Kind kind) const {
+  const std::size_t place = chunk % kSets * calls.front().layout.kinds() + static_cast<std::size_t>(kind);
+  return staging_.data() + place * options_.ranks * stride(calls, 0);
+}
+
 std::span<std::byte> DeviceCodec::outgoing(Calls calls, std::size_t chunk, unsigned peer) const {
-  // This rank's own piece comes in without a journey.
-  std::byte* const base = peer == options_.rank ? incoming_.data() : outgoing_.data();
-  return {base + peer * stride(calls, chunk), bytes_about(calls, chunk, peer)};
+  return {piece_base(calls, chunk, peer) + peer * stride(calls, chunk), bytes_about(calls, chunk, peer)};
 }
 
 std::span<std::byte> DeviceCodec::incoming(Calls calls, std::size_t chunk, unsigned peer) const {
-  return {incoming_.data() + peer * stride(calls, chunk), bytes_about(calls, chunk, options_.rank)};
+  return {messages(calls, chunk, Kind::kIncoming) + peer * stride(calls, chunk),
+          bytes_about(calls, chunk, options_.rank)};
+}
+
+std::span<std::byte> DeviceCodec::averaged(Calls calls, std::size_t chunk, unsigned owner) const {
+  return {messages(calls, chunk, Kind::kAveraged) + owner * stride(calls, chunk),
+          bytes_about(calls, chunk, owner)};
 }
 
 template <typename Flush>
@@ -113,12 +122,11 @@ cudaError_t DeviceCodec::prepare(const Call& call, std::size_t chunk, DeviceMemo
   return cudaMemsetAsync(memory.data(), 0, memory.bytes(), call.stream);
 }
 
-void DeviceCodec::add_encode_pieces(const Call& call, std::size_t chunk, std::size_t offset,
-                                    std::size_t stride) {
+void DeviceCodec::add_encode_pieces(Calls calls, const Call& call, std::size_t chunk, std::size_t offset) {
+  const std::size_t all = stride(calls, chunk);
   for (unsigned owner = 0; owner < options_.ranks; ++owner) {
     const collective::Range range = call.layout.plan().chunk(owner, chunk);
-    std::byte* const base = owner == options_.rank ? incoming_.data() : outgoing_.data();
-    const Message to = message(base + owner * stride + offset, range.length);
+    const Message to = message(piece_base(calls, chunk, owner) + owner * all + offset, range.length);
     const std::size_t errors = call.layout.error_begin(owner, chunk) * error_bytes(options_.error);
     encode_pieces_.push_back({static_cast<const std::byte*>(call.send) + range.begin * size_of(call.type),
                               call.residuals->worker.data() + errors, to.bits, to.scales, range.length});
@@ -127,7 +135,6 @@ void DeviceCodec::add_encode_pieces(const Call& call, std::size_t chunk, std::si
 
 cudaError_t DeviceCodec::encode(Calls calls, std::size_t chunk) {
   const Call& first = calls.front();
-  const std::size_t all = stride(calls, chunk);
   std::size_t offset = 0;
   encode_pieces_.clear();
   in_launch_.clear();
@@ -142,7 +149,7 @@ cudaError_t DeviceCodec::encode(Calls calls, std::size_t chunk) {
   for (const Call& call : calls) {
     const cudaError_t error = prepare(call, chunk, &Residuals::worker, flush);
     if (error != cudaSuccess) return error;
-    add_encode_pieces(call, chunk, offset, all);
+    add_encode_pieces(calls, call, chunk, offset);
     offset += call.layout.stride(chunk);
   }
   return flush();
@@ -161,31 +168,32 @@ cudaError_t DeviceCodec::encode_whole(const Call& call) {
   cudaError_t error = kernels::sums(call.type, options_.error, pieces, scale, call.stream);
   if (error != cudaSuccess) return error;
   // Every message has the scale; this rank's own lies elsewhere.
-  auto* const scales = reinterpret_cast<float*>(outgoing_.data());
+  const Calls alone(&call, 1);
+  auto* const scales = reinterpret_cast<float*>(messages(alone, 0, Kind::kOutgoing));
   error = kernels::whole_scale(sums_.as<float>(), static_cast<std::size_t>(sums - sums_.as<float>()), count,
                                scale, {scales, options_.ranks, call.layout.stride(0)}, call.stream);
   if (error != cudaSuccess) return error;
-  error = cudaMemcpyAsync(incoming_.data() + options_.rank * call.layout.stride(0), scales, sizeof(float),
+  error = cudaMemcpyAsync(incoming(alone, 0, options_.rank).data(), scales, sizeof(float),
                           cudaMemcpyDeviceToDevice, call.stream);
   if (error != cudaSuccess) return error;
   for (kernels::EncodePiece& piece : pieces) piece.scales = scales;
   return kernels::quantize(call.type, options_.error, pieces, call.stream);
 }
 
-kernels::AveragePiece DeviceCodec::average_piece(const Call& call, std::size_t chunk, std::size_t offset,
-                                                 std::size_t stride) const {
+kernels::AveragePiece DeviceCodec::average_piece(Calls calls, const Call& call, std::size_t chunk,
+                                                 std::size_t offset) const {
   const collective::Range range = call.layout.plan().chunk(options_.rank, chunk);
   const std::size_t begin = range.begin - call.layout.plan().partition(options_.rank).begin;
-  const Message from = message(incoming_.data() + offset, range.length);
-  const Message to = message(gathered() + options_.rank * stride + offset, range.length);
-  return {from.bits, from.scales, stride,  call.residuals->owner.data() + begin * error_bytes(options_.error),
+  const std::size_t all = stride(calls, chunk);
+  const Message from = message(messages(calls, chunk, Kind::kIncoming) + offset, range.length);
+  const Message to = message(averaged(calls, chunk, options_.rank).data() + offset, range.length);
+  return {from.bits, from.scales, all,     call.residuals->owner.data() + begin * error_bytes(options_.error),
           to.bits,   to.scales,   nullptr, range.length};
 }
 
 cudaError_t DeviceCodec::average(Calls calls, std::size_t chunk) {
   const Call& first = calls.front();
   if (options_.parameters.block == codec::kWhole) return average_whole(first);
-  const std::size_t all = stride(calls, chunk);
   std::size_t offset = 0;
   average_pieces_.clear();
   in_launch_.clear();
@@ -198,7 +206,7 @@ cudaError_t DeviceCodec::average(Calls calls, std::size_t chunk) {
   for (const Call& call : calls) {
     const cudaError_t error = prepare(call, chunk, &Residuals::owner, flush);
     if (error != cudaSuccess) return error;
-    average_pieces_.push_back(average_piece(call, chunk, offset, all));
+    average_pieces_.push_back(average_piece(calls, call, chunk, offset));
     offset += call.layout.stride(chunk);
   }
   return flush();
@@ -208,7 +216,7 @@ cudaError_t DeviceCodec::average_whole(const Call& call) {
   in_launch_.clear();
   cudaError_t error = prepare(call, 0, &Residuals::owner, [] { return cudaSuccess; });
   if (error != cudaSuccess) return error;
-  kernels::AveragePiece piece = average_piece(call, 0, 0, call.layout.stride(0));
+  kernels::AveragePiece piece = average_piece({&call, 1}, call, 0, 0);
   if (piece.elements == 0) return cudaSuccess;
   const codec::Scale scale = options_.parameters.scale;
   float* const result = std::exchange(piece.new_scales, sums_.as<float>());
@@ -223,13 +231,12 @@ cudaError_t DeviceCodec::average_whole(const Call& call) {
 }
 
 cudaError_t DeviceCodec::decode(Calls calls, std::size_t chunk) {
-  const std::size_t all = stride(calls, chunk);
   std::size_t offset = 0;
   decode_pieces_.clear();
   for (const Call& call : calls) {
     for (unsigned owner = 0; owner < options_.ranks; ++owner) {
       const collective::Range range = call.layout.plan().chunk(owner, chunk);
-      const Message from = message(gathered() + owner * all + offset, range.length);
+      const Message from = message(averaged(calls, chunk, owner).data() + offset, range.length);
       decode_pieces_.push_back({from.bits, from.scales,
                                 static_cast<std::byte*>(call.receive) + range.begin * size_of(call.type),
                                 range.length});
@@ -247,7 +254,7 @@ cudaError_t DeviceCodec::reduce(Calls calls, std::size_t chunk) {
   for (const Call& call : calls) {
     const collective::Range range = call.layout.plan().chunk(options_.rank, chunk);
     const std::size_t begin = range.begin - call.layout.plan().partition(options_.rank).begin;
-    const Message from = message(incoming_.data() + offset, range.length);
+    const Message from = message(messages(calls, chunk, Kind::kIncoming) + offset, range.length);
     reduce_pieces_.push_back({from.bits, from.scales, all,
                               static_cast<std::byte*>(call.receive) + begin * size_of(call.type),
                               range.length});

@@ -51,7 +51,11 @@ struct CodecOptions {
 
 class DeviceCodec {
  public:
+  /// Chunks whose messages have a place each.
+  static constexpr std::size_t kSets = kChunksUnderWay;
+
   explicit DeviceCodec(CodecOptions options) : options_(options) {}
+  unsigned rank() const { return options_.rank; }
 
   /// Makes the memory large enough for calls of this layout; waits for the device when it must grow. False:
   /// no memory is left, and calls that had enough still have.
@@ -77,12 +81,22 @@ class DeviceCodec {
   /// messages are not sent.
   std::span<std::byte> outgoing(Calls calls, std::size_t chunk, unsigned peer) const;
   std::span<std::byte> incoming(Calls calls, std::size_t chunk, unsigned peer) const;
-  /// Where the averages are gathered: `stride` bytes of each rank, this rank's in its place.
-  std::byte* gathered() const { return outgoing_.data(); }
+  /// The average of partition `owner`: this rank's goes to all, the others' come in.
+  std::span<std::byte> averaged(Calls calls, std::size_t chunk, unsigned owner) const;
+  /// Bytes from one rank's messages, or averages, to the next one's.
   static std::size_t stride(Calls calls, std::size_t chunk);
+  /// What all these are parts of.
+  std::span<std::byte> staging() const { return {staging_.data(), staging_.bytes()}; }
 
  private:
   struct Message;
+  /// The kinds of messages in staging memory, for each of its sets: those of all ranks, one after the other.
+  enum class Kind : std::uint8_t { kOutgoing, kIncoming, kAveraged };
+  std::byte* messages(Calls calls, std::size_t chunk, Kind kind) const;
+  /// Where the piece about partition `owner` is coded: this rank's own comes in without a journey.
+  std::byte* piece_base(Calls calls, std::size_t chunk, unsigned owner) const {
+    return messages(calls, chunk, owner == options_.rank ? Kind::kIncoming : Kind::kOutgoing);
+  }
   Message message(std::byte* at, std::size_t n) const;
   /// Bytes of the message of a batch about the partition of `owner`.
   std::size_t bytes_about(Calls calls, std::size_t chunk, std::size_t owner) const;
@@ -91,15 +105,14 @@ class DeviceCodec {
   cudaError_t prepare(const Call& call, std::size_t chunk, DeviceMemory Residuals::*part, Flush flush);
   /// Adds the messages about each partition's chunk as the kernels take them; the call's are `offset` bytes
   /// into those of its batch.
-  void add_encode_pieces(const Call& call, std::size_t chunk, std::size_t offset, std::size_t stride);
-  codec::cuda::AveragePiece average_piece(const Call& call, std::size_t chunk, std::size_t offset,
-                                          std::size_t stride) const;
+  void add_encode_pieces(Calls calls, const Call& call, std::size_t chunk, std::size_t offset);
+  codec::cuda::AveragePiece average_piece(Calls calls, const Call& call, std::size_t chunk,
+                                          std::size_t offset) const;
   cudaError_t encode_whole(const Call& call);
   cudaError_t average_whole(const Call& call);
 
   const CodecOptions options_;
-  DeviceMemory outgoing_;  ///< also where the averages are gathered
-  DeviceMemory incoming_;
+  DeviceMemory staging_;
   DeviceMemory sums_;                        ///< of `whole` mode
   DeviceMemory averaged_;                    ///< of `whole` mode
   std::vector<const Residuals*> in_launch_;  ///< of the pieces gathered so far

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/log.h"
+#include "base/status.h"
 #include "collective/nccl/nccl_abi.h"
 
 namespace onebit::nccl {
@@ -11,6 +12,25 @@ namespace onebit::nccl {
 inline Result failed(cudaError_t error, const char* what, int device) {
   log(LogLevel::kWarn, "{} on CUDA device {}: {}", what, device, cudaGetErrorString(error));
   return kUnhandledCudaError;
+}
+/// NCCL's result for what has failed on a way of our own.
+inline Result result_of(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return kSuccess;
+    case Code::kRemoteError:
+    case Code::kTimeout:
+      return kRemoteError;
+    case Code::kInvalidUsage:
+    case Code::kAborted:
+      return kInvalidUsage;
+    default:
+      return kSystemError;
+  }
+}
+inline Result failed(const Status& status, const char* what) {
+  log(LogLevel::kWarn, "{}: {}", what, status.message());
+  return result_of(status);
 }
 inline Result failed(Result result, const char* what, const Functions& nccl) {
   log(LogLevel::kWarn, "{}: {}", what, nccl.error_string(result));

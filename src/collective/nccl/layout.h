@@ -15,8 +15,13 @@
 
 namespace onebit::nccl {
 
-/// Bytes of all messages of a rank, unless a chunk is given: what staging memory is about twice as large as.
-constexpr std::size_t kStagingTarget = std::size_t{64} << 20;
+/// Automatic chunks: an eighth of a tensor, while the messages of all ranks to one have these bytes at least
+/// and at most.
+constexpr std::size_t kMostChunks = 8;
+constexpr std::size_t kLeastMessages = std::size_t{1} << 20;
+constexpr std::size_t kMostMessages = std::size_t{8} << 20;
+/// While the averages of one chunk travel, the next one's pieces do.
+constexpr std::size_t kChunksUnderWay = 2;
 
 /// What a call reduces: `count` as the job gave it.
 struct Shape {
@@ -60,8 +65,12 @@ class Layout {
     return owner * error_stride() + plan_.chunk(owner, chunk).begin - plan_.partition(owner).begin;
   }
   std::size_t worker_errors() const { return ranks_ * error_stride(); }
-  /// Bytes of the messages of all ranks; the first chunk is the longest.
-  std::size_t staging_bytes() const { return ranks_ * stride(0); }
+  /// Messages of a rank's about a chunk: outgoing and incoming pieces, and averages unless it scatters.
+  std::size_t kinds() const { return scatters_ ? 2 : 3; }
+  /// Bytes of those of all ranks, for the chunks that are under way at once; the first chunk is the longest.
+  std::size_t staging_bytes() const {
+    return std::min<std::size_t>(kChunksUnderWay, plan_.chunks()) * kinds() * ranks_ * stride(0);
+  }
   /// Sub-blocks of all partitions, as `whole` mode counts them.
   std::size_t sub_blocks() const {
     std::size_t sum = 0;
@@ -78,7 +87,13 @@ class Layout {
   static std::size_t chunk_elements(std::size_t count, std::size_t ranks, codec::Parameters parameters,
                                     std::size_t chunk) {
     if (parameters.block == codec::kWhole) return std::max<std::size_t>(count, 8);
-    if (chunk == 0) chunk = kStagingTarget * 8 / ranks;
+    if (chunk == 0) {
+      const auto parts = [&](std::size_t bytes) { return (count + 8 * bytes - 1) / (8 * bytes); };
+      const std::size_t chunks =
+          std::max({std::size_t{1}, std::min(kMostChunks, parts(kLeastMessages)), parts(kMostMessages)});
+      chunk = (count + chunks * ranks - 1) / (chunks * ranks);
+    }
+    chunk = std::max<std::size_t>(chunk, 1);
     return (chunk + parameters.block - 1) / parameters.block * parameters.block;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collective/nccl/device_guard.h"
 #include "collective/nccl/failures.h"
 
 namespace onebit::nccl {
@@ -17,9 +18,16 @@ std::optional<LevelPlace> place_of(std::span<const std::uint64_t> hosts, unsigne
   });
   if (nodes.size() < 2 || size < 2 || !are_equal) return std::nullopt;
   const auto own = std::find(nodes.begin(), nodes.end(), hosts[rank]);
+  std::vector<unsigned> ranks;
+  for (const std::uint64_t node : nodes) {
+    for (unsigned other = 0; other < hosts.size(); ++other) {
+      if (hosts[other] == node) ranks.push_back(other);
+    }
+  }
   return LevelPlace{static_cast<unsigned>(nodes.size()), static_cast<unsigned>(own - nodes.begin()),
                     static_cast<unsigned>(size),
-                    static_cast<unsigned>(std::count(hosts.begin(), hosts.begin() + rank, hosts[rank]))};
+                    static_cast<unsigned>(std::count(hosts.begin(), hosts.begin() + rank, hosts[rank])),
+                    std::move(ranks)};
 }
 
 Result Levels::split(std::span<const std::unique_ptr<Levels>> made, std::span<const Making> all,
@@ -65,7 +73,27 @@ Result Levels::make(std::span<const Making> all) {
   return kSuccess;
 }
 
+bool Levels::make_sums(std::size_t bytes) {
+  if (sums_.bytes() >= bytes) return true;
+  const CommunicatorOptions& options = compressed_->options();
+  const DeviceGuard guard(options.device);
+  const cudaStream_t stream = compressed_->own_stream();
+  DeviceMemory made({options.codec.memory.allocator, stream}, bytes);
+  const bool is_there = made.data() != nullptr && cudaStreamSynchronize(stream) == cudaSuccess;
+  if (is_there) sums_ = std::move(made);
+  return is_there;
+}
+
+void Levels::admit_sums(std::size_t bytes, bool have_all) {
+  sums_asked_ = std::max(sums_asked_, bytes);
+  if (have_all) sums_admitted_ = std::max(sums_admitted_, bytes);
+}
+
 Levels::~Levels() {
+  if (compressed_ != nullptr) {
+    const DeviceGuard guard(compressed_->options().device);
+    sums_ = DeviceMemory();
+  }
   compressed_.reset();
   if (is_aborted()) return;
   for (const Comm comm : {inside_, between_}) {

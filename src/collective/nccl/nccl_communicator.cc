@@ -4,6 +4,7 @@
 
 #include "collective/nccl/device_guard.h"
 #include "collective/nccl/levels.h"
+#include "collective/nccl/nccl_wire.h"
 
 namespace onebit::nccl {
 
@@ -23,6 +24,8 @@ NcclCommunicator::NcclCommunicator(const CommunicatorOptions& options, cudaStrea
     : options_(options),
       own_stream_(own_stream),
       codec_(with_stream(options.codec, own_stream)),
+      wire_(std::make_unique<NcclWire>(options_.nccl, options_.comm, options_.device, options_.codec.ranks,
+                                       options_.codec.rank)),
       slots_([this](Shape shape) { return codec_.make_residuals(layout(shape)); }) {}
 
 onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
@@ -34,6 +37,7 @@ onebit::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::create(
   std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(options, stream));
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->last_event_, cudaEventDisableTiming);
   if (error == cudaSuccess) error = cudaEventCreateWithFlags(&made->join_event_, cudaEventDisableTiming);
+  if (error == cudaSuccess) error = static_cast<NcclWire&>(*made->wire_).open();
   const std::size_t bytes = sizeof(std::uint64_t) * kExchanged * options.codec.ranks;
   if (error == cudaSuccess) {
     made->exchanged_ = DeviceMemory({options.codec.memory.allocator, stream}, bytes);
@@ -53,6 +57,7 @@ NcclCommunicator::~NcclCommunicator() {
   close();
   const DeviceGuard guard(options_.device);
   // The memory goes back with this device current, behind what uses it on the stream; nothing waits.
+  wire_.reset();  // what it moves is over then
   exchanged_ = DeviceMemory();
   slots_ = ResidualSlots(nullptr);
   codec_.release();
@@ -64,19 +69,37 @@ NcclCommunicator::~NcclCommunicator() {
 
 std::optional<Residuals> NcclCommunicator::reserve(Shape shape) {
   const DeviceGuard guard(options_.device);
-  if (guard.error() != cudaSuccess || !codec_.reserve(layout(shape))) return std::nullopt;
-  std::optional<Residuals> made = codec_.make_residuals(layout(shape));
+  const Layout whole = layout(shape);
+  if (guard.error() != cudaSuccess || !codec_.reserve(whole.staging_bytes()) ||
+      !wire_->reserve(whole.staging_bytes())) {
+    return std::nullopt;
+  }
+  std::optional<Residuals> made = codec_.make_residuals(whole);
   if (made) admitted_[shape] = true;
   return made;
 }
 
 void NcclCommunicator::abort() {
   is_aborted_.store(true);
+  wire_->abort(Status(Code::kAborted, "the communicator was aborted"));
   if (levels_ != nullptr) levels_->abort();
 }
 
 void NcclCommunicator::set_levels(std::unique_ptr<Levels> levels) {
   levels_ = std::move(levels);
+}
+
+void NcclCommunicator::set_wire(std::unique_ptr<Wire> wire) {
+  wire_ = std::move(wire);
+}
+
+Status NcclCommunicator::status() const {
+  return levels_ != nullptr ? levels_->compressed().status() : wire_->status();
+}
+
+void NcclCommunicator::leave() {
+  if (levels_ != nullptr) levels_->compressed().leave();
+  wire_->leave();
 }
 
 void NcclCommunicator::close() {
@@ -85,6 +108,7 @@ void NcclCommunicator::close() {
 
 Statistics NcclCommunicator::statistics() const {
   Statistics now = statistics_;
+  now.sent_bytes = wire_->sent_bytes();
   now.residual_bytes = slots_.bytes();
   now.resets = slots_.resets();
   if (levels_ != nullptr) {

@@ -1,12 +1,13 @@
 // A communicator of NCCL's whose tagged allreduces and reduce-scatters run in 1 bit, on the caller's streams.
 //
-// A compressed allreduce is: encode, send and receive the pieces (one NCCL group), average, allgather,
-// decode; chunk by chunk. A reduce-scatter ends with the average, in full precision. NCCL operations of
-// several communicators that one thread drives have to be issued in one group, or they wait for each other;
-// so calls that end together (an outer ncclGroupEnd) run phase by phase: `run` takes all of them. Small calls
-// of one communicator that follow each other there are a batch: one launch a step, one message to each rank.
-// Ranks cut batches alike: by shape, type, op and the staging memory that all have. Batches of a communicator
-// run one after the other.
+// A compressed allreduce is: encode, send and receive the pieces, average, allgather, decode. A
+// reduce-scatter ends with the average, in full precision. Large calls are cut into chunks: while one is on
+// the wire, the next one is coded and the one before averaged. NCCL operations of several communicators that
+// one thread drives have to be issued in one group, or they wait for each other; so calls that end together
+// (an outer ncclGroupEnd) run phase by phase, each communicator's on a stream of its own: `run` takes all of
+// them, and their order does not matter. Small calls of one communicator that follow each other there are a
+// batch: one launch a step, one message to each rank. Ranks cut batches alike: by shape, type, op and the
+// staging memory that all have. Batches of a communicator run one after the other.
 //
 // The first call of a shape makes memory on every rank, and the ranks tell each other whether they have it;
 // that waits for the stream, as NCCL's own first call does. After it nothing here waits or allocates but for
@@ -26,6 +27,7 @@
 #include "collective/nccl/device_codec.h"
 #include "collective/nccl/nccl_abi.h"
 #include "collective/nccl/residual_slots.h"
+#include "collective/nccl/wire.h"
 
 namespace onebit::nccl {
 
@@ -42,7 +44,7 @@ struct Statistics {
   std::uint64_t calls = 0;
   std::uint64_t batches = 0;
   std::uint64_t bytes = 0;           ///< of the buffers reduced
-  std::uint64_t sent_bytes = 0;      ///< what NCCL was given to send, allgathers counted as W - 1 pieces
+  std::uint64_t sent_bytes = 0;      ///< in messages; NCCL's allgathers counted as W - 1 pieces
   std::uint64_t residual_bytes = 0;  ///< device memory now
   std::uint64_t resets = 0;          ///< residuals that were reset since their tensor may be another one
 };
@@ -61,6 +63,7 @@ struct Request {
   cudaStream_t stream = nullptr;
   /// Out. False: a rank has no memory for it; all ranks are to make it the exact way.
   bool compressed = false;
+  const void* buffer = nullptr;  ///< by which the tensor is recognised; null: `send`
   /// The caller's own, of NcclCommunicator::reserve; null: by tag or buffer.
   const Residuals* residuals = nullptr;
 };
@@ -74,11 +77,11 @@ Result run(std::span<Request> requests);
 struct Exchange {
   NcclCommunicator* communicator = nullptr;
   std::span<const std::uint64_t> mine;  ///< at most kExchanged numbers, equally many on all ranks
-  cudaStream_t stream = nullptr;        ///< null: the communicator's own
+  cudaStream_t stream = nullptr;        ///< null, or a stream behind whose work the exchange is
   std::vector<std::uint64_t> all;       ///< out: rank after rank
 };
 constexpr std::size_t kExchanged = 32;
-/// Gathers the numbers of all ranks; waits for the streams. Each of another communicator.
+/// Gathers the numbers of all ranks; waits for them. Each of another communicator.
 Result exchange(std::span<Exchange> exchanges);
 
 class NcclCommunicator {
@@ -103,9 +106,22 @@ class NcclCommunicator {
   void abort();
   unsigned ranks() const { return options_.codec.ranks; }
   const CommunicatorOptions& options() const { return options_; }
+  /// Orders `stream` behind what `other` has been given.
+  cudaError_t join(cudaStream_t stream, cudaStream_t other);
+  cudaStream_t own_stream() const { return own_stream_; }
+  /// Orders `stream` behind what the last call put on its stream.
+  cudaError_t enter(cudaStream_t stream);
+  /// The next call's stream will be behind what this one has been given.
+  cudaError_t leave(cudaStream_t stream);
   /// Null without.
-  const Levels* levels() const { return levels_.get(); }
+  Levels* levels() const { return levels_.get(); }
   void set_levels(std::unique_ptr<Levels> levels);
+  /// Instead of NCCL's. Before the first call; with its device current.
+  void set_wire(std::unique_ptr<Wire> wire);
+  /// What has failed; no call is compressed any more. Any thread.
+  Status status() const;
+  /// The process is about to end.
+  void leave();
   /// Ends NCCL's communicators that were made for it; before that one itself ends.
   void close();
 
@@ -121,17 +137,13 @@ class NcclCommunicator {
   }
   /// The requests of the first batch of several. Equal on all ranks.
   std::size_t first_batch(std::span<Request* const> requests, std::size_t most_staging) const;
-  /// Orders `stream` behind what the last call put on its stream.
-  cudaError_t enter(cudaStream_t stream);
-  /// Orders `stream` behind what `other` has been given.
-  cudaError_t join(cudaStream_t stream, cudaStream_t other);
-  cudaError_t leave(cudaStream_t stream);
 
   const CommunicatorOptions options_;
   std::unique_ptr<Levels> levels_;
   /// For memory, and exchanges outside of calls; it follows the last call.
   const cudaStream_t own_stream_;
   DeviceCodec codec_;
+  std::unique_ptr<Wire> wire_;
   ResidualSlots slots_;
   DeviceMemory exchanged_;
   /// For each shape that has come: whether all ranks have memory for it.

@@ -25,16 +25,28 @@ class Running {
     bool has_chunk(std::size_t chunk) const { return chunk < calls.front().layout.plan().chunks(); }
   };
 
-  Result start(NcclCommunicator& communicator, std::span<Request* const> requests);
+  /// Takes a batch in. One of several communicators runs on a stream of its own, so that none waits for
+  /// another one's ranks.
+  Result start(NcclCommunicator& communicator, std::span<Request* const> requests, bool is_one_of_several);
   Result run();
   static cudaError_t add(Active& active, const Request& request);
   /// Calls step(active) for each, its device being current.
   template <typename Step>
   Result on_devices(const char* what, Step step);
-  Result exchange_pieces(std::size_t chunk);
-  Result gather(std::size_t chunk);
-  Result run_chunk(std::size_t chunk);
+  /// Computes `what` of a chunk on the streams of those that have it: by `step` on each codec.
+  template <typename Compute>
+  Result compute(const char* what, std::size_t chunk, Compute step);
+  /// Calls step(wire, step, stream) of those that have the chunk and the phase.
+  template <typename Call>
+  Result on_wires(Phase phase, std::size_t chunk, Call call);
+  Result begin(Phase phase, std::size_t chunk);
+  Result await(Phase phase, std::size_t chunk);
+  Result encode(std::size_t chunk);
+  Result average(std::size_t chunk);
+  Result decode(std::size_t chunk);
   static cudaError_t finish(Active& active);
+  /// After a failure: the other ranks, which wait for what does not come, are told where the wire can.
+  void give_up(Result result);
   bool is_aborted() const {
     return std::any_of(active_.begin(), active_.end(),
                        [](const Active& one) { return one.communicator->is_aborted_.load(); });
@@ -59,8 +71,9 @@ cudaError_t Running::add(Active& active, const Request& request) {
   if (request.residuals != nullptr) {
     found = {request.residuals, false};
   } else {
-    const Identity identity{request.tag, *request.tag == '\0' ? request.send : nullptr, request.shape,
-                            request.type, request.op};
+    const void* const buffer = request.buffer == nullptr ? request.send : request.buffer;
+    const Identity identity{request.tag, *request.tag == '\0' ? buffer : nullptr, request.shape, request.type,
+                            request.op};
     found = communicator.slots_.find(identity);
   }
   if (!found) return cudaErrorMemoryAllocation;
@@ -71,11 +84,15 @@ cudaError_t Running::add(Active& active, const Request& request) {
   return cudaSuccess;
 }
 
-Result Running::start(NcclCommunicator& communicator, std::span<Request* const> requests) {
+Result Running::start(NcclCommunicator& communicator, std::span<Request* const> requests,
+                      bool is_one_of_several) {
+  if (const Status status = communicator.wire_->status(); !status.ok())
+    return failed(status, "a compressed call after a failure");
   const int device = communicator.options_.device;
   const DeviceGuard guard(device);
   if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
-  Active& active = active_.emplace_back(Active{&communicator, {}, requests.front()->stream, {}});
+  const cudaStream_t stream = is_one_of_several ? communicator.own_stream_ : requests.front()->stream;
+  Active& active = active_.emplace_back(Active{&communicator, {}, stream, {}});
   ++communicator.statistics_.batches;
   cudaError_t error = communicator.enter(active.stream);
   for (const Request* const request : requests) {
@@ -95,76 +112,84 @@ Result Running::on_devices(const char* what, Step step) {
   return kSuccess;
 }
 
-Result Running::exchange_pieces(std::size_t chunk) {
-  return in_group(nccl(), [&] {
-    if (is_aborted()) return kInvalidUsage;
-    for (Active& one : active_) {
-      if (!one.has_chunk(chunk)) continue;
-      NcclCommunicator& communicator = *one.communicator;
-      const CommunicatorOptions& options = communicator.options_;
-      for (unsigned peer = 0; peer < options.codec.ranks; ++peer) {
-        if (peer == options.codec.rank) continue;
-        const int number = static_cast<int>(peer);
-        const auto out = communicator.codec_.outgoing(one.calls, chunk, peer);
-        if (!out.empty()) {
-          const Result result = nccl().send(out.data(), out.size(), kUint8, number, options.comm, one.stream);
-          if (result != kSuccess) return result;
-        }
-        const auto in = communicator.codec_.incoming(one.calls, chunk, peer);
-        if (!in.empty()) {
-          const Result result =
-              nccl().receive(in.data(), in.size(), kUint8, number, options.comm, one.stream);
-          if (result != kSuccess) return result;
-        }
-        communicator.statistics_.sent_bytes += out.size();
-      }
-    }
-    return kSuccess;
+template <typename Compute>
+Result Running::compute(const char* what, std::size_t chunk, Compute step) {
+  return on_devices(what, [&](Active& one) {
+    return one.has_chunk(chunk) ? step(one.communicator->codec_, one) : cudaSuccess;
   });
 }
 
-Result Running::gather(std::size_t chunk) {
-  const auto gathers = [&](const Active& one) { return one.has_chunk(chunk) && !one.scatters(); };
-  if (std::none_of(active_.begin(), active_.end(), gathers)) return kSuccess;
-  return in_group(nccl(), [&] {
-    if (is_aborted()) return kInvalidUsage;
-    for (Active& one : active_) {
-      if (!gathers(one)) continue;
-      NcclCommunicator& communicator = *one.communicator;
-      const CommunicatorOptions& options = communicator.options_;
-      const std::size_t stride = DeviceCodec::stride(one.calls, chunk);
-      std::byte* const all = communicator.codec_.gathered();
-      const Result result =
-          nccl().all_gather(all + options.codec.rank * stride, all, stride, kUint8, options.comm, one.stream);
-      if (result != kSuccess) return result;
-      communicator.statistics_.sent_bytes += (options.codec.ranks - 1) * stride;
-    }
-    return kSuccess;
-  });
+template <typename Call>
+Result Running::on_wires(Phase phase, std::size_t chunk, Call call) {
+  for (Active& one : active_) {
+    if (!one.has_chunk(chunk) || (phase == Phase::kAverages && one.scatters())) continue;
+    NcclCommunicator& communicator = *one.communicator;
+    const int device = communicator.options_.device;
+    const DeviceGuard guard(device);
+    if (guard.error() != cudaSuccess) return failed(guard.error(), "cudaSetDevice", device);
+    const Step step = {communicator.codec_, one.calls, chunk, phase, one.has_chunk(1)};
+    if (const Result result = call(*communicator.wire_, step, one.stream); result != kSuccess) return result;
+  }
+  return kSuccess;
 }
 
-Result Running::run_chunk(std::size_t chunk) {
-  const auto step = [&](const char* what, auto allreduce, auto reduce_scatter) {
-    return on_devices(what, [&](Active& one) {
-      if (!one.has_chunk(chunk)) return cudaSuccess;
-      DeviceCodec& codec = one.communicator->codec_;
-      return one.scatters() ? reduce_scatter(codec, one.calls) : allreduce(codec, one.calls);
-    });
+Result Running::begin(Phase phase, std::size_t chunk) {
+  const auto begin_step = [](Wire& wire, const Step& step, cudaStream_t stream) {
+    return wire.begin(step, stream);
   };
-  const auto encode = [&](DeviceCodec& codec, Calls calls) { return codec.encode(calls, chunk); };
-  const auto average = [&](DeviceCodec& codec, Calls calls) { return codec.average(calls, chunk); };
-  const auto decode = [&](DeviceCodec& codec, Calls calls) { return codec.decode(calls, chunk); };
-  const auto reduce = [&](DeviceCodec& codec, Calls calls) { return codec.reduce(calls, chunk); };
-  const auto nothing = [](DeviceCodec&, Calls) { return cudaSuccess; };
-  Result result = step("encoding", encode, encode);
+  if (const Result result = on_wires(phase, chunk, begin_step); result != kSuccess) return result;
+  const Result result = in_group(nccl(), [&] {
+    return on_wires(phase, chunk, [&](Wire& wire, const Step& step, cudaStream_t stream) {
+      return is_aborted() ? kInvalidUsage : wire.move(step, stream);
+    });
+  });
+  if (result != kSuccess) {
+    return failed(result,
+                  phase == Phase::kPieces ? "ncclSend and ncclRecv of pieces" : "ncclAllGather of averages",
+                  nccl());
+  }
+  return on_wires(phase, chunk, [](Wire& wire, const Step& step, cudaStream_t) { return wire.begun(step); });
+}
+
+Result Running::await(Phase phase, std::size_t chunk) {
+  return on_wires(phase, chunk,
+                  [](Wire& wire, const Step& step, cudaStream_t stream) { return wire.await(step, stream); });
+}
+
+Result Running::encode(std::size_t chunk) {
+  const Result result = compute(
+      "encoding", chunk, [&](DeviceCodec& codec, Active& one) { return codec.encode(one.calls, chunk); });
+  return result == kSuccess ? begin(Phase::kPieces, chunk) : result;
+}
+
+Result Running::average(std::size_t chunk) {
+  Result result = await(Phase::kPieces, chunk);
   if (result != kSuccess) return result;
-  result = exchange_pieces(chunk);
-  if (result != kSuccess) return failed(result, "ncclSend and ncclRecv of pieces", nccl());
-  result = step("averaging", average, reduce);
+  result = compute("averaging", chunk, [&](DeviceCodec& codec, Active& one) {
+    return one.scatters() ? codec.reduce(one.calls, chunk) : codec.average(one.calls, chunk);
+  });
+  return result == kSuccess ? begin(Phase::kAverages, chunk) : result;
+}
+
+Result Running::decode(std::size_t chunk) {
+  const Result result = await(Phase::kAverages, chunk);
   if (result != kSuccess) return result;
-  result = gather(chunk);
-  if (result != kSuccess) return failed(result, "ncclAllGather of averages", nccl());
-  return step("decoding", decode, nothing);
+  return compute("decoding", chunk, [&](DeviceCodec& codec, Active& one) {
+    return one.scatters() ? cudaSuccess : codec.decode(one.calls, chunk);
+  });
+}
+
+void Running::give_up(Result result) {
+  const Status reason =
+      Status::error(Code::kSystemError, "a compressed call: {}", nccl().error_string(result));
+  for (const Active& one : active_) one.communicator->wire_->abort(reason);
+  // What the streams were given still uses the communicators' memory: the own streams follow it.
+  for (Active& one : active_) {
+    const DeviceGuard guard(one.communicator->options_.device);
+    if (finish(one) == cudaSuccess) continue;
+    cudaGetLastError();
+    cudaStreamSynchronize(one.stream);  // a stream of another device, say: nothing in it waits for a rank
+  }
 }
 
 cudaError_t Running::finish(Active& active) {
@@ -178,22 +203,31 @@ cudaError_t Running::finish(Active& active) {
 Result Running::run() {
   std::size_t chunks = 0;
   for (const Active& one : active_) chunks = std::max(chunks, one.calls.front().layout.plan().chunks());
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    if (const Result result = run_chunk(chunk); result != kSuccess) return result;
+  // While the pieces of a chunk travel, the next one is coded, and the averages of the one before travel.
+  Result result = kSuccess;
+  for (std::size_t turn = 0; turn < chunks + 2 && result == kSuccess; ++turn) {
+    if (turn < chunks) result = encode(turn);
+    if (result == kSuccess && turn >= 1 && turn - 1 < chunks) result = average(turn - 1);
+    if (result == kSuccess && turn >= 2) result = decode(turn - 2);
   }
+  if (result != kSuccess) return result;
   return on_devices("cudaEventRecord", [](Active& one) { return finish(one); });
 }
 
 Result Running::run_all(RequestQueues queues) {
   while (!queues.empty()) {
     Running round;
+    const bool are_several = queues.size() > 1;
     for (auto& [communicator, queue] : queues) {
       const std::size_t size = communicator->first_batch(queue, communicator->staging_);
-      const Result result = round.start(*communicator, std::span(queue).first(size));
+      const Result result = round.start(*communicator, std::span(queue).first(size), are_several);
       if (result != kSuccess) return result;
       queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(size));
     }
-    if (const Result result = round.run(); result != kSuccess) return result;
+    if (const Result result = round.run(); result != kSuccess) {
+      round.give_up(result);
+      return result;
+    }
     std::erase_if(queues, [](const auto& entry) { return entry.second.empty(); });
   }
   return kSuccess;

@@ -148,6 +148,9 @@ void expect_group_of_all_ranks(int ranks, std::size_t calls) {
                           DataType::kFloat32, ReduceOp::kSum, "", streams[r], false});
     }
   }
+  std::vector<NcclCommunicator*> all;
+  for (const auto& communicator : communicators) all.push_back(communicator.get());
+  carry_by_test_transport(all);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   ASSERT_EQ(run(requests), kSuccess);
   int device = -1;

@@ -1,10 +1,12 @@
 // Ranks whose communicators run allreduces in 1 bit, as threads over the stand-in for NCCL.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "collective/nccl/host_wire.h"
 #include "collective/nccl/nccl_communicator.h"
 #include "cuda_cpu/nccl_ranks.h"
 #include "tensor.h"
@@ -76,6 +78,21 @@ inline Functions linked_nccl() {
   return functions;
 }
 
+/// From now on a transport of ours carries the communicators' messages instead of NCCL, over loopback.
+/// Collective.
+inline void carry_by_transport(const std::vector<NcclCommunicator*>& communicators, const char* name) {
+  Settings settings;
+  settings.transport = name;
+  settings.socket_ifname = "lo";
+  settings.timeout = std::chrono::seconds(60);
+  ASSERT_EQ(HostWire::make(communicators, settings), kSuccess);
+}
+/// The same by the one that ONEBIT_TEST_TRANSPORT names, if it is set.
+inline void carry_by_test_transport(const std::vector<NcclCommunicator*>& communicators) {
+  if (const char* const name = std::getenv("ONEBIT_TEST_TRANSPORT"); name != nullptr)
+    carry_by_transport(communicators, name);
+}
+
 struct DeviceRank {
   cuda_cpu::NcclRank nccl;
   std::unique_ptr<NcclCommunicator> communicator;
@@ -94,6 +111,7 @@ inline void run_device_ranks(int ranks, CommunicatorOptions options, const Funct
     auto made = NcclCommunicator::create(own);
     ASSERT_TRUE(made.ok()) << made.status().message();
     DeviceRank rank{here, std::move(*made)};
+    carry_by_test_transport({rank.communicator.get()});
     body(rank);
     EXPECT_CUDA(cudaStreamSynchronize(here.stream));
   });

@@ -6,8 +6,10 @@
 // in deduction).
 #pragma once
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <type_traits>
 
 template <typename T>
@@ -59,6 +61,9 @@ inline void __threadfence_block() {
 }
 inline void __threadfence_system() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+inline void __nanosleep(unsigned nanoseconds) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
 }
 [[noreturn]] inline void __trap() {
   std::fputs("cuda_cpu: a kernel called __trap\n", stderr);

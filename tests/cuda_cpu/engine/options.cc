@@ -55,6 +55,8 @@ RuntimeOptions read_runtime_options() {
       << 20;
   options.protect = number_from_environment("CUDA_CPU_PROTECT", 0, 0, 1) == 1;
   options.delay_us = number_from_environment("CUDA_CPU_DELAY_US", 0, 0, 1'000'000);
+  options.stream_memory_operations =
+      number_from_environment("CUDA_CPU_STREAM_MEMORY_OPERATIONS", 1, 0, 1) == 1;
   options.kernels = variable("CUDA_CPU_KERNELS");
   return options;
 }

@@ -28,6 +28,8 @@ struct RuntimeOptions {
   std::size_t device_memory = 4UL << 30;  ///< CUDA_CPU_DEVICE_MEMORY_MIB: of each device, here in bytes
   bool protect = false;   ///< CUDA_CPU_PROTECT=1: device memory is inaccessible while no operation runs
   unsigned delay_us = 0;  ///< CUDA_CPU_DELAY_US: a pause before each operation of a stream
+  /// CUDA_CPU_STREAM_MEMORY_OPERATIONS=0: the driver refuses cuStreamWaitValue and cuStreamWriteValue.
+  bool stream_memory_operations = true;
   std::string
       kernels;  ///< CUDA_CPU_KERNELS: libraries with kernels for programs built by nvcc, separated by ':'
 };

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cuda_cpu/engine/options.h"
 #include "cuda_cpu/engine/sanitizers.h"
 #include "cuda_cpu/runtime/devices.h"
 #include "cuda_cpu/runtime/memory_table.h"
@@ -47,8 +48,14 @@ bool usable(CUdeviceptr address) {
   return address % sizeof(Word) == 0 && MemoryTable::instance().accessible(word, sizeof(Word), true);
 }
 
+/// Some drivers refuse these operations.
+bool refused() {
+  return !runtime_options().stream_memory_operations;
+}
+
 template <typename Word>
 CUresult wait_value(CUstream stream, CUdeviceptr address, Word value, unsigned flags) {
+  if (refused()) return CUDA_ERROR_NOT_SUPPORTED;
   if (!usable<Word>(address)) return CUDA_ERROR_INVALID_VALUE;
   auto* const word = reinterpret_cast<Word*>(address);
   return result_of(enqueue_wait(Devices::instance().stream(stream), [=] {
@@ -65,6 +72,7 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, Word value, unsigned f
 
 template <typename Word>
 CUresult write_value(CUstream stream, CUdeviceptr address, Word value) {
+  if (refused()) return CUDA_ERROR_NOT_SUPPORTED;
   if (!usable<Word>(address)) return CUDA_ERROR_INVALID_VALUE;
   auto* const word = reinterpret_cast<Word*>(address);
   return result_of(enqueue(Devices::instance().stream(stream), [=] {
