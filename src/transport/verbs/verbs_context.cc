@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 
 /// The deadlines of the control connections.
 constexpr milliseconds kControlTick{1000};
-/// So many calls of progress(0) poll without asking the system for what else there is.
-constexpr unsigned kPollsPerLook = 16;
+/// So many calls of progress() that need not wait poll without asking the system for what else there is.
+constexpr unsigned kPollsPerLook = 64;
 
 Status out_of_memory(const std::exception& e) {
   return Status::error(Code::kSystemError, "verbs transport: {}", e.what());
@@ -166,14 +166,14 @@ Status VerbsContext::progress(milliseconds timeout, std::vector<Request*>& compl
 }
 
 Status VerbsContext::run(milliseconds timeout) {
-  const Deadline deadline = timeout.count() < 0 ? Deadline::never() : Deadline::after(timeout);
+  const Deadline deadline = timeout.count() > 0 ? Deadline::after(timeout) : Deadline::never();
   for (;;) {
     const bool polled = poll();
-    if (timeout.count() == 0 && !core_->notable && !core_->control_due && ++polls_ < kPollsPerLook)
-      return Status();
+    const bool returns = core_->notable || timeout.count() == 0;
+    if (returns && !core_->control_due && ++polls_ < kPollsPerLook) return Status();
     polls_ = 0;
     Poller::Wait happened = Poller::Wait::kNothing;
-    if (core_->notable || core_->control_due || polled || timeout.count() == 0) {
+    if (returns || core_->control_due || polled) {
       ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(0));
     } else {
       ONEBIT_RETURN_IF_ERROR(arm());

@@ -322,6 +322,7 @@ void VerbsEndpoint::check_finished() {
 
 void VerbsEndpoint::check_closed(Clock::time_point now) {
   if (closed_ || !goodbye_sent_ || !usable()) return;
+  if (std::exchange(arrived_, counters_.wire_received) != counters_.wire_received) last_arrival_ = now;
   if (!control_->closed() || (!goodbye_received_ && now - last_arrival_ < kLinger))
     return core_->ask_tick(kCloseTick);
   closed_ = true;

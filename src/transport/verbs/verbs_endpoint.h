@@ -31,7 +31,7 @@ namespace onebit::transport {
 
 class VerbsEndpoint final : public Endpoint {
  public:
-  ///  /// The connecting end, through the port with this index, to a listener of the control context.
+  /// The connecting end, through the port with this index, to a listener of the control context.
   static Result<std::unique_ptr<VerbsEndpoint>> connect(std::shared_ptr<VerbsCore> core, std::size_t port,
                                                         const Handle& handle,
                                                         std::span<const std::byte> hello);
@@ -107,6 +107,8 @@ class VerbsEndpoint final : public Endpoint {
   void try_goodbye();
   bool usable() const noexcept { return state_ == State::kReady || state_ == State::kFinished; }
   Status check_usable(const Request& request) const;
+  /// With the peer's name, which takes longer than a small message: an error only.
+  Status with_peer(Status status) const { return status.ok() ? status : status.with_context(peer()); }
   Status on_completion(const ibv_wc& completion);
 
   // Sends
@@ -153,7 +155,8 @@ class VerbsEndpoint final : public Endpoint {
   bool goodbye_sent_ = false;
   bool goodbye_received_ = false;
   std::uint32_t goodbye_messages_ = 0;
-  Clock::time_point last_arrival_{};
+  std::uint64_t arrived_ = 0;         ///< bytes, when that was looked at last
+  Clock::time_point last_arrival_{};  ///< not before it; known while this end closes
 
   // Sends
   RequestList sends_;  ///< in order; nothing of them is on its way

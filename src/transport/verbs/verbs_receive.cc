@@ -51,7 +51,6 @@ Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
   if (const char* problem = decode_message(queues_->slot(slot), completion.byte_len, header))
     return bad_data(problem);
   if (incoming_.empty()) return bad_data("a message before its introduction");
-  last_arrival_ = Clock::now();
   counters_.wire_received += completion.byte_len;
   if (!take_credits(header)) return bad_data("more credits than it had");
   switch (header.kind) {
@@ -147,7 +146,6 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   const std::uint32_t bytes = completion.byte_len;
   if (bytes == 0 || bytes > request.bytes - request.transferred)
     return bad_data("more bytes of a message than it has");
-  last_arrival_ = Clock::now();
   request.transferred += bytes;
   counters_.payload_received += bytes;
   counters_.wire_received += bytes;

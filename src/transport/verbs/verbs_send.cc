@@ -73,7 +73,7 @@ Status VerbsEndpoint::send_message(int slot, MessageHeader& header, const std::b
     bytes += header.bytes;
   }
   counters_.wire_sent += bytes;
-  return queues_->send_slot(slot, bytes).with_context(peer());
+  return with_peer(queues_->send_slot(slot, bytes));
 }
 
 /// Sends or announces the first request, if that is possible now.
@@ -150,11 +150,9 @@ Status VerbsEndpoint::write_segments() {
     Request& request = *outgoing.request;
     const auto bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.capacity - request.assigned, core_->sizes.segment_bytes));
-    ONEBIT_RETURN_IF_ERROR(queues_
-                               ->write_segment(pair, request.data + request.assigned, bytes,
-                                               outgoing.memory.local_key(),
-                                               outgoing.address + request.assigned, outgoing.key, number)
-                               .with_context(peer()));
+    ONEBIT_RETURN_IF_ERROR(with_peer(queues_->write_segment(
+        pair, request.data + request.assigned, bytes, outgoing.memory.local_key(),
+        outgoing.address + request.assigned, outgoing.key, number)));
     ++segments_used_;
     ++outgoing.segments_under_way;
     under_way_[pair].push_back({number, bytes});
