@@ -109,18 +109,27 @@ TEST(VerbsWire, WhatAPeerSaysComesThroughAndNothingElseDoes) {
   EXPECT_FALSE(decode_hello(encode_hello({}, introduction)).ok()) << "no pair for data";
 }
 
-TEST(VerbsWire, AMessageOfAnotherSizeThanItSaysIsRefused) {
+TEST(VerbsWire, AMessageOfAnotherSizeThanItsKindHasIsRefused) {
   std::array<std::byte, 100> bytes{};
   MessageHeader header;
   EXPECT_NE(decode_message(bytes.data(), bytes.size(), header), nullptr) << "zeros";
   header.kind = MessageKind::kEager;
-  header.bytes = 44;
-  encode_message(header, bytes.data());
-  EXPECT_EQ(decode_message(bytes.data(), 100, header), nullptr);
-  EXPECT_NE(decode_message(bytes.data(), 99, header), nullptr);
-  EXPECT_NE(decode_message(bytes.data(), 10, header), nullptr);
+  header.tag = 7;
+  EXPECT_EQ(encode_message(header, bytes.data()), kEagerHeaderBytes);
+  MessageHeader decoded;
+  EXPECT_EQ(decode_message(bytes.data(), 100, decoded), nullptr);
+  EXPECT_EQ(decoded.bytes, 100 - kEagerHeaderBytes);
+  EXPECT_EQ(decoded.tag, 7U);
+  EXPECT_NE(decode_message(bytes.data(), 10, decoded), nullptr);
+  header.kind = MessageKind::kAnnounce;
+  header.bytes = 1000;
+  EXPECT_EQ(encode_message(header, bytes.data()), kMessageHeaderBytes);
+  EXPECT_EQ(decode_message(bytes.data(), kMessageHeaderBytes, decoded), nullptr);
+  EXPECT_EQ(decoded.bytes, 1000U);
+  EXPECT_NE(decode_message(bytes.data(), kMessageHeaderBytes - 1, decoded), nullptr);
+  EXPECT_NE(decode_message(bytes.data(), kMessageHeaderBytes + 1, decoded), nullptr);
   bytes[2] = std::byte{77};
-  EXPECT_NE(decode_message(bytes.data(), 100, header), nullptr);
+  EXPECT_NE(decode_message(bytes.data(), kMessageHeaderBytes, decoded), nullptr);
 }
 
 std::vector<std::byte> an_offer(std::string_view text) {

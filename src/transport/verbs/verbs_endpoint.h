@@ -121,7 +121,7 @@ class VerbsEndpoint final : public Endpoint {
   Status take_advertisement(const MessageHeader& header);
   Status on_segment_sent(std::size_t pair);
   bool take_credits(const MessageHeader& header);
-  std::size_t most_eager() const noexcept { return peer_sizes_.slot_bytes - kMessageHeaderBytes; }
+  std::size_t most_eager() const noexcept { return peer_sizes_.slot_bytes - kEagerHeaderBytes; }
 
   // Receives
   Status on_arrival(const ibv_wc& completion);

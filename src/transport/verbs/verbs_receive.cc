@@ -120,7 +120,7 @@ Status VerbsEndpoint::match() {
 
 Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
   if (request.bytes > 0) {
-    std::memcpy(request.data, queues_->slot(arrival.slot) + kMessageHeaderBytes, request.bytes);
+    std::memcpy(request.data, queues_->slot(arrival.slot) + kEagerHeaderBytes, request.bytes);
   }
   counters_.payload_received += request.bytes;
   end(request, Request::State::kDone);

@@ -66,10 +66,9 @@ Status VerbsEndpoint::send_message(int slot, MessageHeader& header, const std::b
   header.slots_freed = slots_told_ = slots_freed_;
   header.segments_freed = segments_told_ = segments_freed_;
   std::byte* const to = queues_->slot(slot);
-  encode_message(header, to);
-  std::size_t bytes = kMessageHeaderBytes;
+  std::size_t bytes = encode_message(header, to);
   if (header.kind == MessageKind::kEager && header.bytes > 0) {
-    std::memcpy(to + kMessageHeaderBytes, data, header.bytes);
+    std::memcpy(to + bytes, data, header.bytes);
     bytes += header.bytes;
   }
   counters_.wire_sent += bytes;
@@ -150,9 +149,9 @@ Status VerbsEndpoint::write_segments() {
     Request& request = *outgoing.request;
     const auto bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.capacity - request.assigned, core_->sizes.segment_bytes));
-    ONEBIT_RETURN_IF_ERROR(with_peer(queues_->write_segment(
-        pair, request.data + request.assigned, bytes, outgoing.memory.local_key(),
-        outgoing.address + request.assigned, outgoing.key, number)));
+    ONEBIT_RETURN_IF_ERROR(with_peer(
+        queues_->write_segment(pair, request.data + request.assigned, bytes, outgoing.memory.local_key(),
+                               outgoing.address + request.assigned, outgoing.key, number)));
     ++segments_used_;
     ++outgoing.segments_under_way;
     under_way_[pair].push_back({number, bytes});

@@ -9,7 +9,7 @@ namespace onebit::transport {
 namespace {
 
 constexpr std::uint16_t kMessageMagic = 0x1B5B;
-constexpr std::uint8_t kIntroductionVersion = 1;
+constexpr std::uint8_t kIntroductionVersion = 2;
 // kind u8 | version u8 | ethernet u8 | mtu u8 | lid u16 | pairs u16 | gid 16 | first packet u32 | slots u32 |
 // slot bytes u32 | rendezvous u32 | segments u32, then u32 for each pair
 constexpr std::size_t kIntroductionFixed = 44;
@@ -23,45 +23,49 @@ bool sound(const QueueSizes& sizes) noexcept {
 
 }  // namespace
 
-void encode_message(const MessageHeader& header, std::byte* to) noexcept {
-  std::memset(to, 0, kMessageHeaderBytes);
+std::size_t encode_message(const MessageHeader& header, std::byte* to) noexcept {
   wire::store(to, kMessageMagic);
   to[2] = static_cast<std::byte>(header.kind);
-  wire::store(to + 4, header.sequence);
-  wire::store(to + 8, header.tag);
-  wire::store(to + 16, header.check);
-  wire::store(to + 20, header.rendezvous);
-  wire::store(to + 24, header.bytes);
-  wire::store(to + 32, header.address);
-  wire::store(to + 40, header.key);
-  wire::store(to + 44, header.slots_freed);
-  wire::store(to + 48, header.segments_freed);
+  to[3] = std::byte{0};
+  wire::store(to + 4, header.slots_freed);
+  wire::store(to + 8, header.segments_freed);
+  wire::store(to + 12, header.sequence);
+  wire::store(to + 16, header.tag);
+  wire::store(to + 24, header.check);
+  if (header.kind == MessageKind::kEager) return kEagerHeaderBytes;
+  wire::store(to + 28, header.rendezvous);
+  wire::store(to + 32, header.bytes);
+  wire::store(to + 40, header.address);
+  wire::store(to + 48, header.key);
+  return kMessageHeaderBytes;
 }
 
 const char* decode_message(const std::byte* from, std::size_t bytes, MessageHeader& header) noexcept {
-  if (bytes < kMessageHeaderBytes || wire::load<std::uint16_t>(from) != kMessageMagic) {
+  if (bytes < kEagerHeaderBytes || wire::load<std::uint16_t>(from) != kMessageMagic) {
     return "bytes that are no message";
   }
   header.kind = static_cast<MessageKind>(from[2]);
-  header.sequence = wire::load<std::uint32_t>(from + 4);
-  header.tag = wire::load<std::uint64_t>(from + 8);
-  header.check = wire::load<std::uint32_t>(from + 16);
-  header.rendezvous = wire::load<std::uint32_t>(from + 20);
-  header.bytes = wire::load<std::uint64_t>(from + 24);
-  header.address = wire::load<std::uint64_t>(from + 32);
-  header.key = wire::load<std::uint32_t>(from + 40);
-  header.slots_freed = wire::load<std::uint32_t>(from + 44);
-  header.segments_freed = wire::load<std::uint32_t>(from + 48);
-  const std::size_t behind = bytes - kMessageHeaderBytes;
+  header.slots_freed = wire::load<std::uint32_t>(from + 4);
+  header.segments_freed = wire::load<std::uint32_t>(from + 8);
+  header.sequence = wire::load<std::uint32_t>(from + 12);
+  header.tag = wire::load<std::uint64_t>(from + 16);
+  header.check = wire::load<std::uint32_t>(from + 24);
+  if (header.kind == MessageKind::kEager) {
+    header.bytes = bytes - kEagerHeaderBytes;
+    return nullptr;
+  }
+  if (bytes != kMessageHeaderBytes) return "a message of another size than its kind has";
+  header.rendezvous = wire::load<std::uint32_t>(from + 28);
+  header.bytes = wire::load<std::uint64_t>(from + 32);
+  header.address = wire::load<std::uint64_t>(from + 40);
+  header.key = wire::load<std::uint32_t>(from + 48);
   switch (header.kind) {
-    case MessageKind::kEager:
-      return header.bytes == behind ? nullptr : "a message of another size than it says";
     case MessageKind::kAnnounce:
-      return behind == 0 && header.bytes > 0 && header.bytes < 1ULL << 46 ? nullptr
-                                                                          : "a message of an impossible size";
+      return header.bytes > 0 && header.bytes < 1ULL << 46 ? nullptr : "a message of an impossible size";
+    case MessageKind::kEager:
     case MessageKind::kAdvertise:
     case MessageKind::kCredits:
-      return behind == 0 ? nullptr : "a message with more behind it than it has";
+      return nullptr;
   }
   return "a message of an unknown kind";
 }

@@ -1,17 +1,17 @@
 // What two ends of the verbs transport say to each other, little endian.
 //
-// Over the queue pair for messages, a header of 56 bytes in a receive slot, an eager message's bytes behind
-// it:
-//   0 magic u16 | 2 kind u8 | 3 zero u8 | 4 sequence u32 | 8 tag u64 | 16 check u32 | 20 rendezvous u32 |
-//   24 message bytes u64 | 32 address u64 | 40 key u32 | 44 slots freed u32 | 48 segments freed u32 | 52 zero
-//   u32
+// Over the queue pair for messages, in a receive slot, a header; an eager message's is the first 28 bytes of
+// it, with the message's own bytes behind:
+//   0 magic u16 | 2 kind u8 | 3 zero u8 | 4 slots freed u32 | 8 segments freed u32 | 12 sequence u32 | 16 tag
+//   u64 | 24 check u32 | 28 rendezvous u32 | 32 message bytes u64 | 40 address u64 | 48 key u32
 // eager: message number `sequence` of this direction. announce: the same without its bytes, which will be
 //   written into advertised memory as `rendezvous`. advertise: where they are to be written. credits: nothing
 //   but the two counts, which every header has: how many slots and segments this end has freed since the
 //   beginning, modulo 2^32.
-// // Over the control connection: the connecting end introduces itself in the hello, the accepting one when
-// it can receive; the connecting one answers `ready` when it can, too. Last, at an orderly end, a goodbye
-// with the number of messages that were sent. Pure functions; any thread.
+//
+// Over the control connection: the connecting end introduces itself in the hello, the accepting one when it
+// can receive; the connecting one answers `ready` when it can, too. Last, at an orderly end, a goodbye with
+// the number of messages that were sent. Pure functions; any thread.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -27,7 +27,9 @@ namespace onebit::transport {
 
 enum class MessageKind : std::uint8_t { kEager = 1, kAnnounce = 2, kAdvertise = 3, kCredits = 4 };
 
-inline constexpr std::size_t kMessageHeaderBytes = 56;
+inline constexpr std::size_t kMessageHeaderBytes = 52;
+/// Small messages are what latency is about, and each byte counts.
+inline constexpr std::size_t kEagerHeaderBytes = 28;
 
 struct MessageHeader {
   MessageKind kind = MessageKind::kCredits;
@@ -41,7 +43,8 @@ struct MessageHeader {
   std::uint32_t slots_freed = 0;
   std::uint32_t segments_freed = 0;
 };
-void encode_message(const MessageHeader& header, std::byte* to) noexcept;
+/// Returns the length: kEagerHeaderBytes or kMessageHeaderBytes.
+std::size_t encode_message(const MessageHeader& header, std::byte* to) noexcept;
 /// Null when the header is sound in itself, else what is wrong with it.
 const char* decode_message(const std::byte* from, std::size_t bytes, MessageHeader& header) noexcept;
 
