@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "tcp_raw_peer.h"
+#include "transport/controlled_wire.h"
 #include "transport/factory.h"
 #include "transport/tcp/tcp.h"
 #include "transport/verbs/verbs.h"
-#include "transport/verbs/verbs_listener.h"
 #include "transport/verbs/verbs_queues.h"
 #include "transport_pair.h"
 #include "verbs_support.h"
@@ -25,6 +25,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using State = Endpoint::State;
 using testing::HasSubstr;
+
+/// A handle of TCP made one of verbs, and back.
+Handle marked(Handle handle) {
+  handle.bytes[0] ^= std::byte{0x80};
+  return handle;
+}
 
 void must(const std::string& command) {
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
@@ -164,8 +170,8 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
     auto accepted = (*listener)->accept();
     if (accepted.ok() && *accepted) {
       peer = std::move(*accepted);
-      const auto hello = decode_hello(peer->hello());
-      EXPECT_TRUE(hello.ok() && (*queues)->connect(hello->introduction).ok());
+      const auto hello = split_hello(peer->hello());
+      EXPECT_TRUE(hello.ok() && (*queues)->connect(*decode_introduction(hello->transports)).ok());
       introduction = encode_introduction((*queues)->introduction());
       EXPECT_TRUE(peer->send(said, introduction.data(), introduction.size(), 1, 0).ok());
     }

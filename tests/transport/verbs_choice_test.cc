@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "transport/controlled_wire.h"
 #include "transport/factory.h"
 #include "transport/verbs/verbs_library.h"
 #include "transport/verbs/verbs_ports.h"
@@ -92,21 +93,27 @@ TEST(VerbsWire, WhatAPeerSaysComesThroughAndNothingElseDoes) {
   introduction.sizes.slots = 7;
   introduction.pairs = {11, 12, 13};
   const std::vector<std::byte> users(64, std::byte{9});
-  const auto bytes = encode_hello(users, introduction);
-  const auto hello = decode_hello(bytes);
-  ASSERT_TRUE(hello.ok());
-  EXPECT_EQ(hello->users, users);
-  EXPECT_EQ(hello->introduction.pairs, introduction.pairs);
-  EXPECT_EQ(hello->introduction.sizes.slots, 7U);
-  EXPECT_EQ(gid_text(hello->introduction.gid), "fd77::1");
+  const auto bytes = encode_introduction(introduction);
+  const auto hello = encode_hello(users, bytes);
+  const auto split = split_hello(hello);
+  ASSERT_TRUE(split.ok());
+  EXPECT_TRUE(std::equal(users.begin(), users.end(), split->users.begin(), split->users.end()));
+  const auto heard = decode_introduction(split->transports);
+  ASSERT_TRUE(heard.ok());
+  EXPECT_EQ(heard->pairs, introduction.pairs);
+  EXPECT_EQ(heard->sizes.slots, 7U);
+  EXPECT_EQ(gid_text(heard->gid), "fd77::1");
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_FALSE(decode_hello(std::span(bytes).first(length)).ok()) << length;
+    EXPECT_FALSE(decode_introduction(std::span(bytes).first(length)).ok()) << length;
+  }
+  for (std::size_t length = 0; length <= users.size(); ++length) {
+    EXPECT_FALSE(split_hello(std::span(hello).first(length)).ok()) << length;
   }
   introduction.sizes.slots = 0;
-  EXPECT_FALSE(decode_hello(encode_hello({}, introduction)).ok()) << "no room for a message";
+  EXPECT_FALSE(decode_introduction(encode_introduction(introduction)).ok()) << "no room for a message";
   introduction.sizes.slots = 7;
   introduction.pairs = {11};
-  EXPECT_FALSE(decode_hello(encode_hello({}, introduction)).ok()) << "no pair for data";
+  EXPECT_FALSE(decode_introduction(encode_introduction(introduction)).ok()) << "no pair for data";
 }
 
 TEST(VerbsWire, AMessageOfAnotherSizeThanItsKindHasIsRefused) {

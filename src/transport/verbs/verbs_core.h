@@ -1,54 +1,42 @@
-// What the context, its listeners and its endpoints share: the open ports, the control connections' context,
-// the epoll set, ended requests, timers.
+// What contexts, listeners and endpoints of verbs share: the open ports. The rest is in controlled_core.h.
 //
-// Held by shared_ptr, so that the order in which a user destroys them does not matter. Threads: one at a
-// time, except Poller::wake. In a forked child everything may be destroyed, and nothing else; the parent goes
-// on.
+// Threads: those of the context.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/settings.h"
-#include "transport/poller.h"
+#include "transport/controlled_core.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_wire.h"
 
 namespace onebit::transport {
 
-class VerbsEndpoint;
-using Clock = std::chrono::steady_clock;
-
-class VerbsCore final : public DeviceListener {
+class VerbsCore final : public ControlledCore, public DeviceListener {
  public:
   VerbsCore(const Settings& s, const VerbsLibrary& l, std::vector<VerbsPort> p, const QueueSizes& q)
-      : settings(s), sizes(q), library_(l), ports_(std::move(p)), open_(ports_.size()) {}
-  ~VerbsCore() = default;
+      : ControlledCore(s), sizes(q), library_(l), ports_(std::move(p)), open_(ports_.size()) {}
+  ~VerbsCore() override = default;
+
+  std::string_view name() const noexcept override { return "verbs"; }
+  std::byte mark() const noexcept override { return std::byte{0x80}; }
+  Status check_device(std::size_t device) override { return port(device).status(); }
+  Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
+                                            std::span<const std::byte> hello) override;
+  Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) override;
+  Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
+  bool poll() override;
+  Status arm() override;
+  void on_device_error(const ibv_qp* pair, const ibv_cq* completions, std::string_view what) override;
 
   /// The port with this index, opened.
   Result<OpenPort*> port(std::size_t index);
-  std::span<const std::unique_ptr<OpenPort>> open_ports() const noexcept { return open_; }
 
-  void on_device_error(const ibv_qp* pair, const ibv_cq* completions, std::string_view what) override;
-  /// Has the timers looked at within `delay`.
-  void ask_tick(std::chrono::milliseconds delay) noexcept { asked_tick = std::min(asked_tick, delay); }
-
-  const Settings settings;
   const QueueSizes sizes;
-  Poller poller;
-  std::unique_ptr<Context> control;  ///< of TCP
-  bool control_due = true;           ///< it may have something to do
-  bool notable = false;              ///< something happened for which progress() returns
-  // Room for all endpoints is reserved in each of the three when one is made: adding never fails.
-  std::vector<VerbsEndpoint*> endpoints;
-  std::vector<VerbsEndpoint*> failed;     ///< in the order of failing
-  std::vector<VerbsEndpoint*> reporting;  ///< those with ended requests to report
-  std::chrono::milliseconds asked_tick = kNoTick;
-
-  static constexpr std::chrono::milliseconds kNoTick = std::chrono::milliseconds::max();
 
  private:
   const VerbsLibrary& library_;

@@ -13,18 +13,7 @@ namespace onebit::transport {
 
 Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                               std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (state_ == State::kFinished) {
-    return Status::error(Code::kRemoteError, "{}: has finished and sends no more messages", peer());
-  }
-  request.state = Request::State::kPending;
-  request.data = static_cast<std::byte*>(data);
-  request.capacity = capacity;
-  request.bytes = 0;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  posted_.push(request);
+  ONEBIT_RETURN_IF_ERROR(post(request, data, capacity, tag, check));
   if (arrivals_.empty()) return Status();
   if (Status matched = match(); !matched.ok()) {
     fail(std::move(matched));
@@ -35,12 +24,8 @@ Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity
   return Status();
 }
 
-Status VerbsEndpoint::bad_data(std::string_view what) const {
-  return Status::error(Code::kDataError, "{}: sent {}", peer(), what);
-}
-
 bool VerbsEndpoint::credits_are_due() const noexcept {
-  const QueueSizes& own = core_->sizes;
+  const QueueSizes& own = own_sizes();
   return slots_freed_ - slots_told_ >= (own.slots + 1) / 2 ||
          segments_freed_ - segments_told_ >= (own.segments + 1) / 2;
 }
@@ -69,46 +54,19 @@ Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
   return queues_->renew_slot(slot);
 }
 
-/// The posted receive that takes a message; null when there is none yet.
-Request* VerbsEndpoint::posted_for(const MessageHeader& header, Request*& previous) const noexcept {
-  previous = nullptr;
-  Request* request = posted_.first();
-  while (request != nullptr && request->tag != header.tag) {
-    previous = request;
-    request = request->next;
-  }
-  return request;
-}
-
 /// Hands arrivals to posted receives, in the order of the sender.
 Status VerbsEndpoint::match() {
   while (!arrivals_.empty()) {
     const Arrival arrival = arrivals_.front();
     const MessageHeader& header = arrival.header;
-    Request* previous = nullptr;
-    Request* const request = posted_for(header, previous);
-    if (request == nullptr) {
-      if (!posted_.empty()) core_->notable = true;  // it blocks them
-      return Status();
-    }
-    if (header.check != request->check) {
-      return Status::error(
-          Code::kInvalidUsage,
-          "{}: its message with tag {:#x} has check word {:#x}, here {:#x} is expected: the two "
-          "ends do not do the same",
-          peer(), header.tag, header.check, request->check);
-    }
-    if (header.bytes > request->capacity) {
-      return Status::error(Code::kInvalidUsage,
-                           "{}: its message with tag {:#x} has {} bytes, the receive here {}", peer(),
-                           header.tag, header.bytes, request->capacity);
-    }
+    ONEBIT_ASSIGN_OR_RETURN(Request* const request, posted_for(header.tag, header.check, header.bytes));
+    if (request == nullptr) return Status();
     const bool announced = header.kind == MessageKind::kAnnounce;
     if (announced && header.rendezvous >= incoming_.size())
       return bad_data("an announcement with an impossible number");
     // The last bytes of the number's previous message may still be on their way through another queue.
     if (announced && incoming_[header.rendezvous].request != nullptr) return Status();
-    posted_.remove(*request, previous);
+    take_posted(*request);
     request->bytes = header.bytes;
     ONEBIT_RETURN_IF_ERROR(announced ? take_announced(arrival, *request) : take_eager(arrival, *request));
     arrivals_.pop_front();
@@ -160,9 +118,7 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
 std::optional<WaitingMessage> VerbsEndpoint::waiting_message() const {
   if (arrivals_.empty()) return std::nullopt;
   const MessageHeader& header = arrivals_.front().header;
-  Request* previous = nullptr;
-  if (posted_for(header, previous) != nullptr) return std::nullopt;
-  return WaitingMessage{header.tag, header.bytes, !posted_.empty()};
+  return waiting(header.tag, header.bytes);
 }
 
 }  // namespace onebit::transport

@@ -5,25 +5,10 @@
 #include "transport/verbs/verbs_endpoint.h"
 
 namespace onebit::transport {
-namespace {
-
-constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
-
-}  // namespace
 
 Status VerbsEndpoint::send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
                            std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (finishing_) return Status::error(Code::kInvalidUsage, "{}: send after finish", peer());
-  if (bytes > kMaxMessageBytes) return Status::error(Code::kInvalidArgument, "a message of {} bytes", bytes);
-  request.state = Request::State::kPending;
-  // Only read from.
-  request.data = static_cast<std::byte*>(const_cast<void*>(data));
-  request.capacity = request.bytes = bytes;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  request.sequence = next_send_++;
+  ONEBIT_RETURN_IF_ERROR(prepare_send(request, data, bytes, tag, check));
   sends_.push(request);
   pump();
   return Status();
@@ -148,7 +133,7 @@ Status VerbsEndpoint::write_segments() {
     Outgoing& outgoing = outgoing_[number];
     Request& request = *outgoing.request;
     const auto bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(request.capacity - request.assigned, core_->sizes.segment_bytes));
+        std::min<std::uint64_t>(request.capacity - request.assigned, own_sizes().segment_bytes));
     ONEBIT_RETURN_IF_ERROR(with_peer(
         queues_->write_segment(pair, request.data + request.assigned, bytes, outgoing.memory.local_key(),
                                outgoing.address + request.assigned, outgoing.key, number)));

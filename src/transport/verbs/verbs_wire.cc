@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/controlled_wire.h"
 #include "transport/little_endian.h"
 
 namespace onebit::transport {
@@ -91,54 +92,16 @@ std::vector<std::byte> encode_introduction(const Introduction& introduction) {
   return bytes;
 }
 
-std::vector<std::byte> encode_ready() {
-  return {static_cast<std::byte>(ControlKind::kReady)};
-}
-
-std::vector<std::byte> encode_goodbye(std::uint32_t messages) {
-  std::vector<std::byte> bytes(5);
-  bytes[0] = static_cast<std::byte>(ControlKind::kGoodbye);
-  wire::store(bytes.data() + 1, messages);
-  return bytes;
-}
-
-std::vector<std::byte> encode_hello(std::span<const std::byte> users, const Introduction& introduction) {
-  const std::vector<std::byte> introducing = encode_introduction(introduction);
-  std::vector<std::byte> bytes(1 + users.size() + introducing.size());
-  bytes[0] = static_cast<std::byte>(users.size());
-  std::copy(introducing.begin(), introducing.end(), std::copy(users.begin(), users.end(), bytes.begin() + 1));
-  return bytes;
-}
-
-Result<Hello> decode_hello(std::span<const std::byte> bytes) {
-  const Status bad(Code::kDataError, "its hello is malformed");
-  if (bytes.empty()) return bad;
-  const auto users = static_cast<std::size_t>(bytes[0]);
-  if (users > kMaxUserHello || bytes.size() < 1 + users) return bad;
-  Hello hello;
-  hello.users.assign(bytes.begin() + 1, bytes.begin() + 1 + static_cast<std::ptrdiff_t>(users));
-  ONEBIT_ASSIGN_OR_RETURN(ControlMessage message, decode_control(bytes.subspan(1 + users)));
-  if (message.kind != ControlKind::kIntroduction) return bad;
-  hello.introduction = std::move(message.introduction);
-  return hello;
-}
-
-Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
-  const Status bad(Code::kDataError, "what it said on the control connection is malformed");
-  if (bytes.empty()) return bad;
-  ControlMessage message;
-  message.kind = static_cast<ControlKind>(bytes[0]);
-  if (message.kind == ControlKind::kReady && bytes.size() == 1) return message;
-  if (message.kind == ControlKind::kGoodbye && bytes.size() == 5) {
-    message.messages = wire::load<std::uint32_t>(bytes.data() + 1);
-    return message;
+Result<Introduction> decode_introduction(std::span<const std::byte> bytes) {
+  const Status bad = bad_control();
+  if (bytes.size() < kIntroductionFixed || bytes[0] != static_cast<std::byte>(ControlKind::kIntroduction)) {
+    return bad;
   }
-  if (message.kind != ControlKind::kIntroduction || bytes.size() < kIntroductionFixed) return bad;
   if (bytes[1] != std::byte{kIntroductionVersion}) {
     return Status(Code::kInvalidUsage, "it has another version of onebit's verbs transport");
   }
   const std::byte* const from = bytes.data();
-  Introduction& introduction = message.introduction;
+  Introduction introduction;
   introduction.ethernet = from[2] != std::byte{0};
   introduction.mtu = static_cast<std::uint8_t>(from[3]);
   introduction.lid = wire::load<std::uint16_t>(from + 4);
@@ -155,7 +118,7 @@ Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
   for (std::size_t i = 0; i < pairs; ++i) {
     introduction.pairs.push_back(wire::load<std::uint32_t>(from + kIntroductionFixed + 4 * i));
   }
-  return message;
+  return introduction;
 }
 
 }  // namespace onebit::transport

@@ -9,9 +9,9 @@
 //   but the two counts, which every header has: how many slots and segments this end has freed since the
 //   beginning, modulo 2^32.
 //
-// Over the control connection: the connecting end introduces itself in the hello, the accepting one when it
-// can receive; the connecting one answers `ready` when it can, too. Last, at an orderly end, a goodbye with
-// the number of messages that were sent. Pure functions; any thread.
+// Over the control connection (controlled_wire.h): the connecting end introduces itself in the hello, the
+// accepting one when it can receive; the connecting one answers `ready` when it can, too. Pure functions; any
+// thread.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -72,28 +72,10 @@ struct Introduction {
   std::vector<std::uint32_t> pairs;  ///< numbers; the first is for messages, the others for data
 };
 
-enum class ControlKind : std::uint8_t { kIntroduction = 1, kReady = 2, kGoodbye = 3 };
-inline constexpr std::size_t kMaxUserHello = 64;
 inline constexpr std::size_t kMaxControlBytes = 128;
 
-/// The hello of a control connection: the user's, up to kMaxUserHello bytes, and an introduction.
-std::vector<std::byte> encode_hello(std::span<const std::byte> users, const Introduction& introduction);
-struct Hello {
-  std::vector<std::byte> users;
-  Introduction introduction;
-};
-Result<Hello> decode_hello(std::span<const std::byte> bytes);
-
 std::vector<std::byte> encode_introduction(const Introduction& introduction);
-std::vector<std::byte> encode_ready();
-std::vector<std::byte> encode_goodbye(std::uint32_t messages);
-
-struct ControlMessage {
-  ControlKind kind = ControlKind::kReady;
-  Introduction introduction;
-  std::uint32_t messages = 0;  ///< of a goodbye
-};
-/// kDataError for bytes that are none of these.
-Result<ControlMessage> decode_control(std::span<const std::byte> bytes);
+/// kDataError for bytes that are none.
+Result<Introduction> decode_introduction(std::span<const std::byte> bytes);
 
 }  // namespace onebit::transport
