@@ -116,9 +116,12 @@ Result<std::unique_ptr<transport::Context>> Setup::make_context(int device,
                                                                 std::uint32_t traffic_class) const {
   ONEBIT_ASSIGN_OR_RETURN(const DeviceProperties chosen, properties(device));
   transport::Device merged = interfaces_[static_cast<std::size_t>(chosen.members.front())];
+  if (chosen.members.size() > 1) merged.members.push_back(merged.name);
   merged.name = chosen.name;
   for (std::size_t i = 1; i < chosen.members.size(); ++i) {
-    merged.more_addresses.push_back(interfaces_[static_cast<std::size_t>(chosen.members[i])].address);
+    const transport::Device& further = interfaces_[static_cast<std::size_t>(chosen.members[i])];
+    merged.more_addresses.push_back(further.address);
+    merged.members.push_back(further.name);
   }
   Settings settings = settings_;
   if (settings.traffic_class == 0) settings.traffic_class = traffic_class;

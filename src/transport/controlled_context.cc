@@ -69,7 +69,7 @@ class ControlledContext final : public Context {
 
 Status ControlledContext::open() {
   ONEBIT_RETURN_IF_ERROR(core_->poller.open());
-  Device way{devices_.front().name, devices_.front().address, {}, 0, {}, false};
+  Device way{devices_.front().name, devices_.front().address, {}, {}, 0, {}, false};
   Settings settings = core_->settings;
   settings.tcp_flows = 1;
   ONEBIT_ASSIGN_OR_RETURN(core_->control, make_tcp_context(settings, {std::move(way)}));

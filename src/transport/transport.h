@@ -42,9 +42,10 @@ struct Device {
   std::string name;
   SocketAddress address;
   std::vector<SocketAddress> more_addresses;  ///< of the further ones; connections are dealt out in turn
+  std::vector<std::string> members;           ///< the names of all, where they are several
   std::uint32_t speed_mbps = 0;               ///< 0 = unknown
   std::string pci_path;                       ///< of /sys, empty for virtual devices
-  bool may_be_merged = false;                 ///< with others of its transport, by `more_addresses`
+  bool may_be_merged = false;  ///< with others of its transport, by `more_addresses` and `members`
 };
 
 /// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.
@@ -70,6 +71,7 @@ struct Request {
   std::uint64_t tag = 0;
   std::uint32_t check = 0;
   std::uint32_t sequence = 0;
+  Memory* memory = nullptr;
   Request* next = nullptr;
 };
 

@@ -29,13 +29,14 @@ Variant tcp_variant(const std::string& name, std::uint32_t flows,
   return variant;
 }
 
-Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change) {
+Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change,
+                      const std::string& first, const std::string& second) {
   Variant variant;
   variant.name = name;
-  variant.make = [](const Settings& settings) {
+  variant.make = [first, second](const Settings& settings) {
     static std::atomic<unsigned> made{0};
     Settings own = settings;
-    own.ib_hca = made++ % 2 == 0 ? "=rxe0" : "=rxe1";
+    own.ib_hca = made++ % 2 == 0 ? first : second;
     return make_context("verbs", own, SocketAddress());
   };
   variant.settings = test_settings();
@@ -45,7 +46,8 @@ Variant verbs_variant(const std::string& name, const std::function<void(Settings
 
 std::vector<Variant> all_variants() {
   if (std::getenv("ONEBIT_RDMA_VM") != nullptr) {
-    return {verbs_variant("verbs"), verbs_variant("verbs_4_pairs", [](Settings& s) { s.ib_pairs = 4; })};
+    return {verbs_variant("verbs"), verbs_variant("verbs_4_pairs", [](Settings& s) { s.ib_pairs = 4; }),
+            verbs_variant("verbs_2_ports", {}, "=rxe0,rxe1", "=rxe1,rxe0")};
   }
   return {tcp_variant("tcp_1_flow", 1), tcp_variant("tcp_2_flows", 2), tcp_variant("tcp_4_flows", 4),
           tcp_variant("tcp_7_flows", 7),

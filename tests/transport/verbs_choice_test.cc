@@ -86,9 +86,7 @@ TEST(VerbsPorts, TheAddressIsTheOneAskedForOrTheBestOfRoCEv2) {
 
 TEST(VerbsWire, WhatAPeerSaysComesThroughAndNothingElseDoes) {
   Introduction introduction;
-  introduction.ethernet = true;
-  introduction.mtu = IBV_MTU_4096;
-  introduction.gid = gid("fd77::1");
+  introduction.ports = {{gid("fd77::1"), 0, IBV_MTU_4096, true}, {gid("fd77::2"), 7, IBV_MTU_1024, false}};
   introduction.first_packet = 0x123456;
   introduction.sizes.slots = 7;
   introduction.pairs = {11, 12, 13};
@@ -102,7 +100,12 @@ TEST(VerbsWire, WhatAPeerSaysComesThroughAndNothingElseDoes) {
   ASSERT_TRUE(heard.ok());
   EXPECT_EQ(heard->pairs, introduction.pairs);
   EXPECT_EQ(heard->sizes.slots, 7U);
-  EXPECT_EQ(gid_text(heard->gid), "fd77::1");
+  ASSERT_EQ(heard->ports.size(), 2U);
+  EXPECT_EQ(gid_text(heard->ports[0].gid), "fd77::1");
+  EXPECT_EQ(gid_text(heard->ports[1].gid), "fd77::2");
+  EXPECT_EQ(heard->ports[1].lid, 7U);
+  EXPECT_EQ(heard->ports[1].mtu, IBV_MTU_1024);
+  EXPECT_FALSE(heard->ports[1].ethernet);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(decode_introduction(std::span(bytes).first(length)).ok()) << length;
   }
@@ -114,6 +117,9 @@ TEST(VerbsWire, WhatAPeerSaysComesThroughAndNothingElseDoes) {
   introduction.sizes.slots = 7;
   introduction.pairs = {11};
   EXPECT_FALSE(decode_introduction(encode_introduction(introduction)).ok()) << "no pair for data";
+  introduction.pairs = {11, 12};
+  introduction.ports.clear();
+  EXPECT_FALSE(decode_introduction(encode_introduction(introduction)).ok()) << "no port";
 }
 
 TEST(VerbsWire, AMessageOfAnotherSizeThanItsKindHasIsRefused) {

@@ -38,8 +38,13 @@ Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAd
                                                                           settings.socket_family, toward));
   std::vector<Device> devices;
   for (const bootstrap::Interface& interface : chosen) {
-    devices.push_back(
-        {interface.name, interface.address, {}, link_speed(interface.name), pci_path(interface.name), true});
+    devices.push_back({interface.name,
+                       interface.address,
+                       {},
+                       {},
+                       link_speed(interface.name),
+                       pci_path(interface.name),
+                       true});
   }
   return devices;
 }

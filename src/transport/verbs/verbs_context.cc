@@ -10,17 +10,27 @@
 namespace onebit::transport {
 namespace {
 
-/// The ports that carry the devices' names.
-Result<std::vector<VerbsPort>> ports_of(const VerbsLibrary& library, const std::vector<Device>& devices) {
+/// The ports that carry the names of each device.
+Result<std::vector<std::vector<VerbsPort>>> ports_of(const VerbsLibrary& library,
+                                                     const std::vector<Device>& devices) {
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<VerbsPort> all, all_ports(library));
-  std::vector<VerbsPort> found;
+  std::vector<std::vector<VerbsPort>> found;
   for (const Device& device : devices) {
-    const auto port =
-        std::find_if(all.begin(), all.end(), [&](const VerbsPort& p) { return p.name() == device.name; });
-    if (port == all.end() || !device.more_addresses.empty()) {
-      return Status::error(Code::kInvalidArgument, "{} is no RDMA port of this machine", device.name);
+    const std::vector<std::string> names =
+        device.members.empty() ? std::vector<std::string>{device.name} : device.members;
+    if (names.size() > kMaxPorts) {
+      return Status::error(Code::kInvalidArgument, "a connection over {} RDMA ports: at most {} are possible",
+                           names.size(), kMaxPorts);
     }
-    found.push_back(*port);
+    std::vector<VerbsPort>& ports = found.emplace_back();
+    for (const std::string& name : names) {
+      const auto port =
+          std::find_if(all.begin(), all.end(), [&](const VerbsPort& p) { return p.name() == name; });
+      if (port == all.end()) {
+        return Status::error(Code::kInvalidArgument, "{} is no RDMA port of this machine", name);
+      }
+      ports.push_back(*port);
+    }
   }
   return found;
 }
@@ -46,9 +56,26 @@ Result<std::vector<Device>> verbs_devices(const Settings& settings, const Socket
   std::vector<Device> devices;
   for (const VerbsPort& port : ports) {
     ONEBIT_RETURN_IF_ERROR(choose_address(port, settings.ib_gid_index, settings.socket_family).status());
-    devices.push_back({port.name(), ways.front().address, {}, port.speed_mbps, port.pci_path, false});
+    devices.push_back({port.name(), ways.front().address, {}, {}, port.speed_mbps, port.pci_path, true});
   }
   return devices;
+}
+
+Result<std::vector<Device>> verbs_rank_devices(const Settings& settings, const SocketAddress& toward) {
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, verbs_devices(settings, toward));
+  if (settings.ib_hca.empty()) return devices;
+  ONEBIT_ASSIGN_OR_RETURN(const auto ports, chosen_ports(settings));
+  std::string fabric;
+  Device merged = devices.front();
+  for (std::size_t i = 0; i < ports.size() && merged.members.size() < kMaxPorts; ++i) {
+    ONEBIT_ASSIGN_OR_RETURN(const PortAddress address,
+                            choose_address(ports[i], settings.ib_gid_index, settings.socket_family));
+    if (i == 0) fabric = fabric_of(ports[i], address);
+    if (fabric_of(ports[i], address) != fabric) continue;
+    if (i > 0) merged.name += "+" + ports[i].name();
+    merged.members.push_back(ports[i].name());
+  }
+  return std::vector<Device>{std::move(merged)};
 }
 
 Result<std::unique_ptr<Context>> make_verbs_context(const Settings& settings, std::vector<Device> devices,

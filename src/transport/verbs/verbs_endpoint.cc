@@ -19,19 +19,21 @@ constexpr int kMostPolls = 16;
 
 }  // namespace
 
-VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, OpenPort& port)
-    : ControlledEndpoint(std::move(core), kMaxControlBytes), port_(port), outgoing_(own_sizes().rendezvous) {}
+VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, std::vector<OpenPort*> ports)
+    : ControlledEndpoint(std::move(core), kMaxControlBytes),
+      ports_(std::move(ports)),
+      outgoing_(own_sizes().rendezvous) {}
 
 Status VerbsEndpoint::make_queues() {
-  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(port_, core_->settings, own_sizes()));
+  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(ports_, core_->settings, own_sizes()));
   return Status();
 }
 
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<VerbsCore> core,
-                                                              std::size_t port, const Handle& handle,
+                                                              std::size_t device, const Handle& handle,
                                                               std::span<const std::byte> hello) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   ONEBIT_RETURN_IF_ERROR(made->make_queues());
   ONEBIT_ASSIGN_OR_RETURN(
       auto control, made->core_->control->connect(
@@ -41,10 +43,10 @@ Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<Ve
 }
 
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::accepted(std::shared_ptr<VerbsCore> core,
-                                                               std::size_t port,
+                                                               std::size_t device,
                                                                std::unique_ptr<Endpoint> control) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   made->control_ = std::move(control);
   VerbsEndpoint& self = *made;
   const auto begin = [&self]() -> Status {
@@ -71,10 +73,15 @@ VerbsEndpoint::~VerbsEndpoint() {
 Status VerbsEndpoint::join(const Introduction& introduction) {
   ONEBIT_RETURN_IF_ERROR(queues_->connect(introduction));
   peer_sizes_ = introduction.sizes;
+  peer_ports_ = introduction.ports.size();
   incoming_.resize(peer_sizes_.rendezvous);
   under_way_.resize(queues_->data_pairs());
-  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), port_.port().name(),
-      fabric_of(port_.port(), port_.address()), queues_->data_pairs());
+  std::string names;
+  for (const OpenPort* const port : ports_) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", port->port().name());
+  }
+  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), names,
+      fabric_of(ports_.front()->port(), ports_.front()->address()), queues_->data_pairs());
   return Status();
 }
 
@@ -145,7 +152,8 @@ Status VerbsEndpoint::arm() {
 }
 
 void VerbsEndpoint::on_failed(const ibv_wc& completion) {
-  const std::string over = port_.port().name();
+  const OpenPort& port = queues_->port_of(completion);
+  const std::string over = port.port().name();
   if (completion.status == IBV_WC_RETRY_EXC_ERR) {
     return on_broken(
         Status::error(Code::kRemoteError,
@@ -154,7 +162,7 @@ void VerbsEndpoint::on_failed(const ibv_wc& completion) {
                       peer(), over, core_->settings.ib_retries));
   }
   on_broken(Status::error(Code::kRemoteError, "{}: the connection over {} broke: {}", peer(), over,
-                          port_.library().wc_status_str(completion.status)));
+                          port.library().wc_status_str(completion.status)));
 }
 
 bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const noexcept {
@@ -168,11 +176,11 @@ void VerbsEndpoint::drop() noexcept {
   queues_.reset();  // before the requests end: nothing may be written to their memory any more
   for (Outgoing& each : outgoing_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
   for (Incoming& each : incoming_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
   fail_all(sends_);
   fail_all(posted_);

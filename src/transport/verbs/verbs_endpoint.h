@@ -31,12 +31,12 @@ namespace onebit::transport {
 
 class VerbsEndpoint final : public ControlledEndpoint {
  public:
-  /// The connecting end, through the port with this index, to a listener of the control context.
-  static Result<std::unique_ptr<VerbsEndpoint>> connect(std::shared_ptr<VerbsCore> core, std::size_t port,
+  /// The connecting end, through the device with this index, to a listener of the control context.
+  static Result<std::unique_ptr<VerbsEndpoint>> connect(std::shared_ptr<VerbsCore> core, std::size_t device,
                                                         const Handle& handle,
                                                         std::span<const std::byte> hello);
   /// The accepting end, over its control connection.
-  static Result<std::unique_ptr<VerbsEndpoint>> accepted(std::shared_ptr<VerbsCore> core, std::size_t port,
+  static Result<std::unique_ptr<VerbsEndpoint>> accepted(std::shared_ptr<VerbsCore> core, std::size_t device,
                                                          std::unique_ptr<Endpoint> control);
   ~VerbsEndpoint() override;
 
@@ -57,15 +57,15 @@ class VerbsEndpoint final : public ControlledEndpoint {
   /// A large message to the peer, by the number that it was announced with.
   struct Outgoing {
     Request* request = nullptr;  ///< null: the number is free
-    RegisteredMemory::Hold memory;
+    PortHolds memory;
     std::uint64_t address = 0;
-    std::uint32_t key = 0;
+    std::array<std::uint32_t, kMaxPorts> keys{};  ///< by the peer's ports
     std::uint32_t segments_under_way = 0;
   };
   /// A large message from the peer that a receive has matched.
   struct Incoming {
     Request* request = nullptr;
-    RegisteredMemory::Hold memory;
+    PortHolds memory;
   };
   /// A message in its slot, not yet matched.
   struct Arrival {
@@ -77,7 +77,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
     std::uint32_t bytes = 0;
   };
 
-  VerbsEndpoint(std::shared_ptr<VerbsCore> core, OpenPort& port);
+  VerbsEndpoint(std::shared_ptr<VerbsCore> core, std::vector<OpenPort*> ports);
 
   // Life
   Status make_queues();
@@ -100,6 +100,8 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status send_next(bool& sent);
   Status announce(Request& request, bool& sent);
   Status write_segments();
+  bool has_room(std::size_t pair) const noexcept;
+  Status write_segment(std::size_t pair);
   Status take_advertisement(const MessageHeader& header);
   Status on_segment_sent(std::size_t pair);
   bool take_credits(const MessageHeader& header);
@@ -113,7 +115,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status take_announced(const Arrival& arrival, Request& request);
   bool credits_are_due() const noexcept;
 
-  OpenPort& port_;
+  const std::vector<OpenPort*> ports_;
   std::unique_ptr<VerbsQueues> queues_;       ///< null after a failure
   mutable std::uint64_t arrived_ = 0;         ///< bytes, when that was looked at last
   mutable Clock::time_point last_arrival_{};  ///< not before it; known while this end closes
@@ -121,6 +123,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
   // Sends
   RequestList sends_;  ///< in order; nothing of them is on its way
   QueueSizes peer_sizes_;
+  std::size_t peer_ports_ = 1;
   std::uint32_t slots_used_ = 0;  ///< of the peer's, since the beginning
   std::uint32_t peer_slots_freed_ = 0;
   std::uint32_t segments_used_ = 0;

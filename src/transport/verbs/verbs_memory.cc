@@ -33,6 +33,14 @@ void RegisteredMemory::Hold::reset() noexcept {
   if (owner != nullptr && --at_->holders == 0) owner->regions_.erase(at_);
 }
 
+RegisteredMemory::Hold RegisteredMemory::Hold::share() const noexcept {
+  Hold made;
+  made.owner_ = owner_;
+  made.at_ = at_;
+  ++at_->holders;
+  return made;
+}
+
 Result<RegisteredMemory::Hold> RegisteredMemory::hold(const void* data, std::size_t bytes, bool writable) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   auto at = std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
@@ -46,11 +54,11 @@ Result<RegisteredMemory::Hold> RegisteredMemory::hold(const void* data, std::siz
     if (!region) return refused(errno, bytes, device_);
     at = regions_.insert(regions_.begin(), Region{begin, bytes, writable, 0, std::move(region)});
   }
+  Hold first;
+  first.owner_ = this;
+  first.at_ = at;
   ++at->holders;
-  Hold made;
-  made.owner_ = this;
-  made.at_ = at;
-  return made;
+  return first;
 }
 
 }  // namespace onebit::transport

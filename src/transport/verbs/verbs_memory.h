@@ -50,6 +50,8 @@ class RegisteredMemory {
     }
     ~Hold() { reset(); }
     void reset() noexcept;
+    /// One more of the same range.
+    Hold share() const noexcept;
     std::uint32_t local_key() const noexcept { return at_->region->lkey; }
     std::uint32_t remote_key() const noexcept { return at_->region->rkey; }
 

@@ -12,8 +12,9 @@
 namespace onebit::transport {
 
 Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
-                              std::uint32_t check, Memory* /*memory*/) {
+                              std::uint32_t check, Memory* memory) {
   ONEBIT_RETURN_IF_ERROR(post(request, data, capacity, tag, check));
+  request.memory = memory;
   if (arrivals_.empty()) return Status();
   if (Status matched = match(); !matched.ok()) {
     fail(std::move(matched));
@@ -88,7 +89,7 @@ Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
 Status VerbsEndpoint::take_announced(const Arrival& arrival, Request& request) {
   Incoming& incoming = incoming_[arrival.header.rendezvous];
   incoming.request = &request;  // from here on it is not lost in a failure
-  auto memory = port_.memory().hold(request.data, request.bytes, true);
+  auto memory = VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory);
   if (!memory.ok()) return memory.status().with_context(fmt::format("receive from {}", peer()));
   incoming.memory = std::move(*memory);
   to_advertise_.push_back(arrival.header.rendezvous);

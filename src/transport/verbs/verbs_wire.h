@@ -3,7 +3,8 @@
 // Over the queue pair for messages, in a receive slot, a header; an eager message's is the first 28 bytes of
 // it, with the message's own bytes behind:
 //   0 magic u16 | 2 kind u8 | 3 zero u8 | 4 slots freed u32 | 8 segments freed u32 | 12 sequence u32 | 16 tag
-//   u64 | 24 check u32 | 28 rendezvous u32 | 32 message bytes u64 | 40 address u64 | 48 key u32
+//   u64 | 24 check u32 | 28 rendezvous u32 | 32 message bytes u64 | 40 address u64 | 48 keys u32,
+//   one for each port
 // eager: message number `sequence` of this direction. announce: the same without its bytes, which will be
 //   written into advertised memory as `rendezvous`. advertise: where they are to be written. credits: nothing
 //   but the two counts, which every header has: how many slots and segments this end has freed since the
@@ -16,6 +17,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,7 +29,8 @@ namespace onebit::transport {
 
 enum class MessageKind : std::uint8_t { kEager = 1, kAnnounce = 2, kAdvertise = 3, kCredits = 4 };
 
-inline constexpr std::size_t kMessageHeaderBytes = 52;
+inline constexpr std::size_t kMaxPorts = 4;  ///< of a connection
+inline constexpr std::size_t kMessageHeaderBytes = 48 + 4 * kMaxPorts;
 /// Small messages are what latency is about, and each byte counts.
 inline constexpr std::size_t kEagerHeaderBytes = 28;
 
@@ -39,7 +42,7 @@ struct MessageHeader {
   std::uint32_t rendezvous = 0;
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;
-  std::uint32_t key = 0;
+  std::array<std::uint32_t, kMaxPorts> keys{};  ///< of the memory at `address`, with each of the ports
   std::uint32_t slots_freed = 0;
   std::uint32_t segments_freed = 0;
 };
@@ -61,18 +64,26 @@ struct QueueSizes {
 };
 inline constexpr std::uint32_t kMaxPairs = 16;  ///< for data, of a connection
 
-/// What a peer must know to reach this end's queue pairs.
-struct Introduction {
-  bool ethernet = false;
-  std::uint8_t mtu = 0;  ///< ibv_mtu
-  std::uint16_t lid = 0;
+/// How a port is reached.
+struct PortPlace {
   ibv_gid gid{};
-  std::uint32_t first_packet = 0;
-  QueueSizes sizes;
-  std::vector<std::uint32_t> pairs;  ///< numbers; the first is for messages, the others for data
+  std::uint16_t lid = 0;
+  std::uint8_t mtu = 0;  ///< ibv_mtu
+  bool ethernet = false;
 };
 
-inline constexpr std::size_t kMaxControlBytes = 128;
+/// What a peer must know to reach this end's queue pairs.
+struct Introduction {
+  std::uint32_t first_packet = 0;
+  QueueSizes sizes;
+  std::vector<PortPlace> ports;      ///< 1 to kMaxPorts
+  std::vector<std::uint32_t> pairs;  ///< numbers; the first is for messages, the others for data
+
+  /// The port that a data pair is on: they are dealt out in turn. The pair for messages is on the first.
+  static std::size_t port_of(std::size_t data_pair, std::size_t ports) noexcept { return data_pair % ports; }
+};
+
+inline constexpr std::size_t kMaxControlBytes = 192;
 
 std::vector<std::byte> encode_introduction(const Introduction& introduction);
 /// kDataError for bytes that are none.
