@@ -18,8 +18,6 @@ using abi::Result;
 /// NCCL's messages are never larger than this in one piece; sizes in `test` are of type int.
 constexpr std::size_t kAdvertisedBytes = kMaxMessage;
 constexpr int kMaxComms = 65536;
-/// What regMr hands out: TCP reads and writes any memory.
-char g_any_memory;
 
 template <typename Call>
 Result guarded(Call call) noexcept {
@@ -187,29 +185,36 @@ Result close_listen(void* comm) {
 // --- Memory ---
 
 template <typename Size>
-Result register_memory(void* /*comm*/, void* /*data*/, Size /*size*/, int type, void** mhandle) {
-  return guarded([&] {
+Result register_memory(void* comm, void* data, Size size, int type, void** mhandle) {
+  return guarded([&]() -> Status {
+    if (comm == nullptr || mhandle == nullptr) return missing("an argument of regMr");
+    *mhandle = nullptr;
     if (type != abi::kPointerHost) {
       return Status::error(Code::kInvalidUsage, "memory of type {}: only host memory ({}) can be registered",
                            type, abi::kPointerHost);
     }
-    if (mhandle != nullptr) *mhandle = &g_any_memory;
+    ONEBIT_ASSIGN_OR_RETURN(auto memory,
+                            static_cast<Comm*>(comm)->register_memory(data, static_cast<std::size_t>(size)));
+    *mhandle = memory.release();
     return Status();
   });
 }
-Result deregister_memory(void* /*comm*/, void* /*mhandle*/) {
+/// What regMr has made; null is let pass.
+Result deregister_memory(void* /*comm*/, void* mhandle) {
+  delete static_cast<transport::Memory*>(mhandle);
   return Result::kSuccess;
 }
 
 // --- Messages ---
 
-Result isend_v10(void* comm, void* data, std::size_t size, int tag, void* /*mhandle*/, void* /*phandle*/,
+Result isend_v10(void* comm, void* data, std::size_t size, int tag, void* mhandle, void* /*phandle*/,
                  void** request) {
   return guarded([&]() -> Status {
     if (comm == nullptr || request == nullptr) return missing("an argument of isend");
     *request = nullptr;
     ONEBIT_ASSIGN_OR_RETURN(
-        *request, static_cast<SendComm*>(static_cast<Comm*>(comm))->send(data, size, static_cast<Tag>(tag)));
+        *request, static_cast<SendComm*>(static_cast<Comm*>(comm))
+                      ->send(data, size, static_cast<Tag>(tag), static_cast<transport::Memory*>(mhandle)));
     return Status();
   });
 }
@@ -220,7 +225,7 @@ Result isend(void* comm, void* data, Size size, int tag, void* mhandle, void** r
 
 /// NCCL may hand in a request of 1, which says that it does not insist on the completion: it is overwritten.
 template <typename Size>
-Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** /*mhandles*/, void** request) {
+Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** mhandles, void** request) {
   return guarded([&]() -> Status {
     if (comm == nullptr || request == nullptr || data == nullptr || sizes == nullptr || tags == nullptr) {
       return missing("an argument of irecv");
@@ -232,8 +237,10 @@ Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** /*mh
     }
     std::array<ReceiveComm::Wanted, kMaxReceives> wanted;
     for (int i = 0; i < n; ++i) {
+      void* const mhandle = mhandles != nullptr ? mhandles[i] : nullptr;
       wanted[static_cast<std::size_t>(i)] = {data[i], static_cast<std::size_t>(sizes[i]),
-                                             static_cast<Tag>(tags[i])};
+                                             static_cast<Tag>(tags[i]),
+                                             static_cast<transport::Memory*>(mhandle)};
     }
     ONEBIT_ASSIGN_OR_RETURN(*request, static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
                                           ->receive({wanted.data(), static_cast<std::size_t>(n)}));

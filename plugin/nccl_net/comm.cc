@@ -38,6 +38,13 @@ Status Comm::fail(const Status& status) {
   return error_;
 }
 
+Result<std::unique_ptr<transport::Memory>> Comm::register_memory(void* data, std::size_t bytes) {
+  if (generation_ != UniqueSocket::process_generation()) return usable();
+  auto memory = line_.context->register_memory(data, bytes);
+  if (!memory.ok()) return memory.status().with_context(what_);
+  return memory;
+}
+
 void Comm::finish() {
   if (!usable().ok()) return;
   if (!idle()) {

@@ -52,7 +52,8 @@ Status ReceiveComm::post(Part& part) {
                               wanted.tag, part.early->request.capacity, wanted.capacity));
   }
   if (!part.early) {
-    const Status posted = endpoint().receive(part.request, wanted.data, wanted.capacity, wanted.tag, 0);
+    const Status posted =
+        endpoint().receive(part.request, wanted.data, wanted.capacity, wanted.tag, 0, wanted.memory);
     if (!posted.ok()) return fail(posted);
   }
   const bool more = std::any_of(early_.begin(), early_.end(),

@@ -27,6 +27,7 @@ class ReceiveComm final : public Comm {
     void* data;
     std::size_t capacity;
     Tag tag;
+    transport::Memory* memory;  ///< may be null; else it is there until the request has ended
   };
 
   explicit ReceiveComm(Line line);

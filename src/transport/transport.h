@@ -11,7 +11,8 @@
 // receive matches waits unread, and the following ones of its direction behind it (back-pressure). Requests
 // complete in any order and may be tested in any order.
 //
-// Threads: a Context and all that came from it are used by one thread at a time, except Context::wake.
+// Threads: a Context and all that came from it are used by one thread at a time, except Context::wake; and
+// memory may be registered, and let go, by any thread as soon as the context has its connections.
 #pragma once
 
 #include <array>

@@ -30,19 +30,24 @@ Status refused(int error, std::size_t bytes, const std::string& device) {
 
 void RegisteredMemory::Hold::reset() noexcept {
   RegisteredMemory* const owner = std::exchange(owner_, nullptr);
-  if (owner != nullptr && --at_->holders == 0) owner->regions_.erase(at_);
+  if (owner == nullptr || owner->generation_ != UniqueSocket::process_generation()) return;
+  Regions ended;  // and its end takes long: without the lock
+  const std::lock_guard lock(owner->mutex_);
+  if (--at_->holders == 0) ended.splice(ended.begin(), owner->regions_, at_);
 }
 
 RegisteredMemory::Hold RegisteredMemory::Hold::share() const noexcept {
   Hold made;
   made.owner_ = owner_;
   made.at_ = at_;
+  const std::lock_guard lock(owner_->mutex_);
   ++at_->holders;
   return made;
 }
 
 Result<RegisteredMemory::Hold> RegisteredMemory::hold(const void* data, std::size_t bytes, bool writable) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::lock_guard lock(mutex_);
   auto at = std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
     if (begin < region.begin || (writable && !region.writable)) return false;
     const std::size_t offset = begin - region.begin;

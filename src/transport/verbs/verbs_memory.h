@@ -4,13 +4,14 @@
 // a range inside another needs none of its own. It goes when its last holder lets go, and not later: behind a
 // buffer that was freed in the meantime there would be other pages than the device has, and what it writes
 // would be lost without a sign. Who sends from the same buffers again and again holds a Memory of them.
-// Invariant: a region outlives its holders. Threads: those of the context.
+// Invariant: a region outlives its holders. Threads: any; NCCL registers while a connection is in use.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/status.h"
@@ -63,12 +64,13 @@ class RegisteredMemory {
 
   /// `writable`: by this device and by peers that are told the key. An error says what limit to raise.
   Result<Hold> hold(const void* data, std::size_t bytes, bool writable);
-  std::size_t regions() const noexcept { return regions_.size(); }
 
  private:
+  const std::uint32_t generation_ = UniqueSocket::process_generation();
   const VerbsLibrary* library_;
   ibv_pd* domain_;
   std::string device_;
+  std::mutex mutex_;
   Regions regions_;
 };
 
