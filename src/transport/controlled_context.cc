@@ -33,6 +33,8 @@ class ControlledContext final : public Context {
   Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                             std::span<const std::byte> hello) override;
   Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
+  Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                   const DmaBuf& buffer) override;
   Status progress(milliseconds timeout, std::vector<Request*>& completed) override;
   Endpoint* failed() const override { return core_->failed.empty() ? nullptr : core_->failed.front(); }
   void wake() noexcept override { core_->poller.wake(); }
@@ -69,7 +71,9 @@ class ControlledContext final : public Context {
 
 Status ControlledContext::open() {
   ONEBIT_RETURN_IF_ERROR(core_->poller.open());
-  Device way{devices_.front().name, devices_.front().address, {}, {}, 0, {}, false};
+  Device way;
+  way.name = devices_.front().name;
+  way.address = devices_.front().address;
   Settings settings = core_->settings;
   settings.tcp_flows = 1;
   ONEBIT_ASSIGN_OR_RETURN(core_->control, make_tcp_context(settings, {std::move(way)}));
@@ -114,6 +118,13 @@ Result<std::unique_ptr<Endpoint>> ControlledContext::connect(std::size_t device,
 
 Result<std::unique_ptr<Memory>> ControlledContext::register_memory(void* data, std::size_t bytes) try {
   return core_->register_memory(data, bytes);
+} catch (const std::exception& e) {
+  return out_of_memory(e);
+}
+
+Result<std::unique_ptr<Memory>> ControlledContext::register_dma_buf(void* data, std::size_t bytes,
+                                                                    const DmaBuf& buffer) try {
+  return core_->register_dma_buf(data, bytes, buffer);
 } catch (const std::exception& e) {
   return out_of_memory(e);
 }

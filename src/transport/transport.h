@@ -46,13 +46,23 @@ struct Device {
   std::vector<std::string> members;           ///< the names of all, where they are several
   std::uint32_t speed_mbps = 0;               ///< 0 = unknown
   std::string pci_path;                       ///< of /sys, empty for virtual devices
-  bool may_be_merged = false;  ///< with others of its transport, by `more_addresses` and `members`
+  // Memory of GPUs can be registered; given to a context, a message may lie there, where no processor reads
+  // it:
+  bool takes_dma_bufs = false;     ///< by Context::register_dma_buf
+  bool takes_peer_memory = false;  ///< by its address, as the host's: a module of the kernel helps
+  bool may_be_merged = false;      ///< with others of its transport, by `more_addresses` and `members`
 };
 
 /// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.
 class Memory {
  public:
   virtual ~Memory() = default;
+};
+
+/// What the driver of a device exports its memory as.
+struct DmaBuf {
+  int fd = -1;
+  std::uint64_t offset = 0;  ///< of the range in it
 };
 
 /// One outstanding send or receive. Owned by the caller, who must keep it and the buffer in place while it is
@@ -91,6 +101,9 @@ struct Counters {
   std::uint64_t wire_received = 0;
 };
 
+/// What a transport says that has no way to memory of GPUs.
+Status refuse_dma_buf(std::string_view transport, std::size_t bytes);
+
 class Endpoint {
  public:
   enum class State : std::uint8_t { kConnecting, kReady, kFinished, kFailed };
@@ -112,6 +125,10 @@ class Endpoint {
   /// endpoint (kInvalidUsage): the peers do not agree on what they do. In kFinished it returns kRemoteError.
   virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                          std::uint32_t check, Memory* memory = nullptr) = 0;
+
+  /// Done when a GPU sees what has been received there, in memory of its own: the bytes may still be on their
+  /// way when the receive has ended. The host's memory needs none of it. Requests and errors as with send.
+  virtual Status flush(Request& request, const void* data, std::size_t bytes, Memory* memory = nullptr);
 
   /// The oldest incoming message while no posted receive matches it: nothing more arrives until one does.
   /// Nothing else, and where a transport cannot tell. progress() returns when one comes up that `blocks`.
@@ -155,6 +172,9 @@ class Context {
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                                     std::span<const std::byte> hello) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
+  /// Memory of a GPU, which has it at the address `data`. The descriptor may be closed afterwards.
+  virtual Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                           const DmaBuf& buffer);
 
   /// Moves what can be moved, and waits up to `timeout` (0: not at all; negative: without limit) until
   /// something has happened that a caller may wait for: a request has ended (with `notify` or not), an

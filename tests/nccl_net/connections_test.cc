@@ -257,7 +257,14 @@ TEST_P(Connections, MemoryOfTheHostIsRegisteredAndOtherMemoryIsRefused) {
             Result::kSuccess);
   EXPECT_NE(mhandle, nullptr);
   EXPECT_EQ(net.deregister_memory(line.sender(), mhandle), Result::kSuccess);
-  EXPECT_NE(net.register_memory(line.receiver(), &value, sizeof value, 2, &mhandle), Result::kSuccess);
+  for (const int type : {abi::kPointerCuda, abi::kPointerDmaBuf, 0}) {
+    EXPECT_NE(net.register_memory(line.receiver(), &value, sizeof value, type, &mhandle), Result::kSuccess);
+    EXPECT_EQ(mhandle, nullptr);
+  }
+  take_log();
+  EXPECT_NE(net.register_dma_buf(line.receiver(), &value, sizeof value, abi::kPointerCuda, 0, 0, &mhandle),
+            Result::kSuccess);
+  EXPECT_THAT(take_log(), ::testing::HasSubstr("dma-buf"));
 }
 
 TEST_P(Connections, RegisteredMemoryCarriesMessagesOfItsParts) {

@@ -125,7 +125,7 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
   const auto ports = choose_ports(*all_ports(*library), "=rxe1");
   ASSERT_TRUE(ports.ok());
   auto port = OpenPort::open(*library, ports->front(),
-                             *choose_address(ports->front(), -1, SocketFamily::kAny), poller, deaf);
+                             *choose_address(ports->front(), -1, SocketFamily::kAny), false, poller, deaf);
   ASSERT_TRUE(port.ok()) << port.status().message();
   auto queues = VerbsQueues::make({port->get()}, settings, QueueSizes());
   ASSERT_TRUE(queues.ok());

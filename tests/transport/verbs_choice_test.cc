@@ -6,6 +6,7 @@
 #include "transport/controlled_wire.h"
 #include "transport/factory.h"
 #include "transport/verbs/verbs_library.h"
+#include "transport/verbs/verbs_memory.h"
 #include "transport/verbs/verbs_ports.h"
 #include "transport/verbs/verbs_wire.h"
 
@@ -55,6 +56,54 @@ TEST(VerbsLibrary, OneWithoutTheFunctionsIsAnErrorThatNamesOne) {
   const auto opened = open_verbs_library("libm.so.6");
   ASSERT_FALSE(opened.ok());
   EXPECT_THAT(opened.status().message(), HasSubstr("libm.so.6 has no ibv_get_device_list"));
+}
+
+/// A stand-in for the one function: what it was called with.
+struct DmaBufCall {
+  std::uint64_t offset, address;
+  std::size_t bytes;
+  int fd, access;
+} g_call;
+ibv_mr g_region{};
+int g_regions = 0;
+VerbsLibrary library_with_dma_bufs() {
+  VerbsLibrary made{};
+  made.reg_dmabuf_mr = [](ibv_pd*, std::uint64_t offset, std::size_t bytes, std::uint64_t address, int fd,
+                          int access) {
+    g_call = {offset, address, bytes, fd, access};
+    ++g_regions;
+    return &g_region;
+  };
+  made.dereg_mr = [](ibv_mr*) { return --g_regions >= 0 ? 0 : EINVAL; };
+  return made;
+}
+
+TEST(VerbsMemory, ADmaBufIsRegisteredAtTheGpusAddressAndItsPartsNeedNothingMore) {
+  const VerbsLibrary library = library_with_dma_bufs();
+  RegisteredMemory memory(library, nullptr, "mlx5_0", true);
+  const auto at = [](std::uintptr_t address) { return reinterpret_cast<const void*>(address); };
+  {
+    auto whole = memory.hold(at(0x7000'0000), 1 << 20, DmaBuf{5, 4096});
+    ASSERT_TRUE(whole.ok());
+    EXPECT_EQ(g_call.fd, 5);
+    EXPECT_EQ(g_call.offset, 4096U);
+    EXPECT_EQ(g_call.address, 0x7000'0000U);
+    EXPECT_EQ(g_call.bytes, std::size_t{1} << 20);
+    EXPECT_EQ(g_call.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    // Another registration would call what the library does not have.
+    auto part = memory.hold(at(0x7000'0000 + 1000), 1000, true);
+    ASSERT_TRUE(part.ok());
+    whole->reset();
+    EXPECT_EQ(g_regions, 1) << "the part holds it";
+  }
+  EXPECT_EQ(g_regions, 0);
+}
+
+TEST(VerbsMemory, WithoutTheFunctionADmaBufIsAnErrorThatSaysWhatToInstall) {
+  const VerbsLibrary old{};
+  RegisteredMemory memory(old, nullptr, "mlx5_0", true);
+  EXPECT_THAT(memory.hold(&g_region, 1, DmaBuf{5, 0}).status().message(),
+              AllOf(HasSubstr("ibv_reg_dmabuf_mr"), HasSubstr("install libibverbs1")));
 }
 
 TEST(VerbsPorts, AreChosenByPrefixExactNameExclusionAndPort) {

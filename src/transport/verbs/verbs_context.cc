@@ -1,4 +1,6 @@
 // How a context of verbs is made: the ports that the settings choose, as devices. No state; any thread.
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 
@@ -35,6 +37,14 @@ Result<std::vector<std::vector<VerbsPort>>> ports_of(const VerbsLibrary& library
   return found;
 }
 
+/// The module that lets RDMA devices register memory of GPUs by its address, by one of its names.
+bool kernel_has_peer_memory() {
+  constexpr const char* kPlaces[] = {"/sys/module/nvidia_peermem/version",
+                                     "/sys/kernel/mm/memory_peers/nv_mem/version"};
+  return std::any_of(std::begin(kPlaces), std::end(kPlaces),
+                     [](const char* place) { return ::access(place, F_OK) == 0; });
+}
+
 Result<std::vector<VerbsPort>> chosen_ports(const Settings& settings) {
   ONEBIT_ASSIGN_OR_RETURN(const VerbsLibrary* const library, verbs_library());
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<VerbsPort> all, all_ports(*library));
@@ -53,16 +63,25 @@ Result<std::string> verbs_fabric(const Settings& settings) {
 Result<std::vector<Device>> verbs_devices(const Settings& settings, const SocketAddress& toward) {
   ONEBIT_ASSIGN_OR_RETURN(const auto ports, chosen_ports(settings));
   ONEBIT_ASSIGN_OR_RETURN(const auto ways, tcp_devices(settings, toward));
+  const bool peer_memory = kernel_has_peer_memory();
   std::vector<Device> devices;
   for (const VerbsPort& port : ports) {
     ONEBIT_RETURN_IF_ERROR(choose_address(port, settings.ib_gid_index, settings.socket_family).status());
-    devices.push_back({port.name(), ways.front().address, {}, {}, port.speed_mbps, port.pci_path, true});
+    Device& device = devices.emplace_back();
+    device.name = port.name();
+    device.address = ways.front().address;
+    device.speed_mbps = port.speed_mbps;
+    device.pci_path = port.pci_path;
+    device.takes_dma_bufs = port.takes_dma_bufs;
+    device.takes_peer_memory = peer_memory;
+    device.may_be_merged = true;
   }
   return devices;
 }
 
 Result<std::vector<Device>> verbs_rank_devices(const Settings& settings, const SocketAddress& toward) {
   ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, verbs_devices(settings, toward));
+  for (Device& device : devices) device.takes_dma_bufs = device.takes_peer_memory = false;
   if (settings.ib_hca.empty()) return devices;
   ONEBIT_ASSIGN_OR_RETURN(const auto ports, chosen_ports(settings));
   std::string fabric;
@@ -83,7 +102,10 @@ Result<std::unique_ptr<Context>> make_verbs_context(const Settings& settings, st
   if (devices.empty()) return Status(Code::kInvalidArgument, "a verbs context without a device");
   ONEBIT_ASSIGN_OR_RETURN(const VerbsLibrary* const library, verbs_library());
   ONEBIT_ASSIGN_OR_RETURN(auto ports, ports_of(*library, devices));
-  auto core = std::make_shared<VerbsCore>(settings, *library, std::move(ports), sizes);
+  const bool with_gpus = std::any_of(devices.begin(), devices.end(), [](const Device& device) {
+    return device.takes_dma_bufs || device.takes_peer_memory;
+  });
+  auto core = std::make_shared<VerbsCore>(settings, *library, std::move(ports), sizes, with_gpus);
   return make_controlled_context(std::move(core), std::move(devices));
 } catch (const std::exception& e) {
   return Status::error(Code::kSystemError, "verbs transport: {}", e.what());

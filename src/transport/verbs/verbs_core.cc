@@ -54,15 +54,25 @@ Result<std::unique_ptr<Endpoint>> VerbsCore::accepted(std::size_t device, std::u
   return std::unique_ptr<Endpoint>(std::move(made));
 }
 
-Result<std::unique_ptr<Memory>> VerbsCore::register_memory(void* data, std::size_t bytes) {
+template <typename... How>
+Result<std::unique_ptr<Memory>> VerbsCore::registered(void* data, std::size_t bytes, const How&... how) {
   auto made = std::make_unique<VerbsMemory>(shared_from_this(),
                                             std::span(static_cast<const std::byte*>(data), bytes));
   for (const auto& port : open_) {
     if (bytes == 0) break;
-    ONEBIT_ASSIGN_OR_RETURN(auto hold, port->memory().hold(data, bytes, true));
+    ONEBIT_ASSIGN_OR_RETURN(auto hold, port->memory().hold(data, bytes, how...));
     made->add(*port, std::move(hold));
   }
   return std::unique_ptr<Memory>(std::move(made));
+}
+
+Result<std::unique_ptr<Memory>> VerbsCore::register_memory(void* data, std::size_t bytes) {
+  return registered(data, bytes, true);
+}
+
+Result<std::unique_ptr<Memory>> VerbsCore::register_dma_buf(void* data, std::size_t bytes,
+                                                            const DmaBuf& buffer) {
+  return registered(data, bytes, buffer);
 }
 
 Result<PortHolds> VerbsCore::hold(std::span<OpenPort* const> ports, const void* data, std::size_t bytes,
@@ -110,7 +120,7 @@ Result<OpenPort*> VerbsCore::open(const VerbsPort& port) {
   }
   ONEBIT_ASSIGN_OR_RETURN(const PortAddress address,
                           choose_address(port, settings.ib_gid_index, settings.socket_family));
-  ONEBIT_ASSIGN_OR_RETURN(auto made, OpenPort::open(library_, port, address, poller, *this));
+  ONEBIT_ASSIGN_OR_RETURN(auto made, OpenPort::open(library_, port, address, with_gpus, poller, *this));
   return open_.emplace_back(std::move(made)).get();
 }
 

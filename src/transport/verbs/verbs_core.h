@@ -25,9 +25,10 @@ using PortHolds = std::array<RegisteredMemory::Hold, kMaxPorts>;
 class VerbsCore final : public ControlledCore, public DeviceListener {
  public:
   /// `devices`: the ports of each, 1 to kMaxPorts.
+  /// `gpus`: messages may lie in the memory of GPUs.
   VerbsCore(const Settings& s, const VerbsLibrary& l, std::vector<std::vector<VerbsPort>> devices,
-            const QueueSizes& q)
-      : ControlledCore(s), sizes(q), library_(l), devices_(std::move(devices)) {}
+            const QueueSizes& q, bool gpus)
+      : ControlledCore(s), sizes(q), with_gpus(gpus), library_(l), devices_(std::move(devices)) {}
   ~VerbsCore() override = default;
 
   std::string_view name() const noexcept override { return "verbs"; }
@@ -37,6 +38,8 @@ class VerbsCore final : public ControlledCore, public DeviceListener {
                                             std::span<const std::byte> hello) override;
   Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) override;
   Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
+  Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                   const DmaBuf& buffer) override;
   bool poll() override;
   Status arm() override;
   void on_device_error(const ibv_qp* pair, const ibv_cq* completions, std::string_view what) override;
@@ -48,8 +51,11 @@ class VerbsCore final : public ControlledCore, public DeviceListener {
                                 bool writable, Memory* memory);
 
   const QueueSizes sizes;
+  const bool with_gpus;
 
  private:
+  template <typename... How>
+  Result<std::unique_ptr<Memory>> registered(void* data, std::size_t bytes, const How&... how);
   Result<OpenPort*> open(const VerbsPort& port);
 
   const VerbsLibrary& library_;

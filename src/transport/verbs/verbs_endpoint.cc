@@ -29,15 +29,21 @@ Status VerbsEndpoint::make_queues() {
   return Status();
 }
 
+Introduction VerbsEndpoint::introduction() const {
+  Introduction made = queues_->introduction();
+  made.announced_only = verbs_core().with_gpus;
+  return made;
+}
+
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<VerbsCore> core,
                                                               std::size_t device, const Handle& handle,
                                                               std::span<const std::byte> hello) {
   ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
   std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   ONEBIT_RETURN_IF_ERROR(made->make_queues());
-  ONEBIT_ASSIGN_OR_RETURN(
-      auto control, made->core_->control->connect(
-                        0, handle, encode_hello(hello, encode_introduction(made->queues_->introduction()))));
+  ONEBIT_ASSIGN_OR_RETURN(auto control,
+                          made->core_->control->connect(
+                              0, handle, encode_hello(hello, encode_introduction(made->introduction()))));
   made->begin_connecting(std::move(control), hello);
   return made;
 }
@@ -55,7 +61,7 @@ Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::accepted(std::shared_ptr<V
     ONEBIT_ASSIGN_OR_RETURN(const Introduction introduction, decode_introduction(hello.transports));
     ONEBIT_RETURN_IF_ERROR(self.make_queues());
     ONEBIT_RETURN_IF_ERROR(self.join(introduction));
-    return self.say(self.said_[0], encode_introduction(self.queues_->introduction()));
+    return self.say(self.said_[0], encode_introduction(self.introduction()));
   };
   if (const Status begun = begin(); !begun.ok()) {
     self.control_->abort(begun);  // the peer hears why
@@ -74,6 +80,7 @@ Status VerbsEndpoint::join(const Introduction& introduction) {
   ONEBIT_RETURN_IF_ERROR(queues_->connect(introduction));
   peer_sizes_ = introduction.sizes;
   peer_ports_ = introduction.ports.size();
+  announced_only_ = introduction.announced_only || verbs_core().with_gpus;
   incoming_.resize(peer_sizes_.rendezvous);
   under_way_.resize(queues_->data_pairs());
   std::string names;
@@ -124,6 +131,7 @@ bool VerbsEndpoint::poll() {
     if (*count > 0) any = true;
     if (*count < completions.size()) break;
   }
+  if (Status flushed = poll_flush(any); !flushed.ok()) fail(flushed.with_context(peer()));
   if (any) {
     check_finished();
     pump();
@@ -148,7 +156,9 @@ Status VerbsEndpoint::on_completion(const ibv_wc& completion) {
 }
 
 Status VerbsEndpoint::arm() {
-  return queues_ != nullptr ? queues_->arm() : Status();
+  if (queues_ == nullptr) return Status();
+  if (flush_ != nullptr) ONEBIT_RETURN_IF_ERROR(flush_->arm());
+  return queues_->arm();
 }
 
 void VerbsEndpoint::on_failed(const ibv_wc& completion) {
@@ -174,6 +184,8 @@ bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const no
 
 void VerbsEndpoint::drop() noexcept {
   queues_.reset();  // before the requests end: nothing may be written to their memory any more
+  flush_.reset();
+  fail_all(flushes_);
   for (Outgoing& each : outgoing_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
     each.memory = {};
@@ -190,7 +202,7 @@ void VerbsEndpoint::drop() noexcept {
 }
 
 bool VerbsEndpoint::all_sent() const {
-  return !incoming_.empty() && sends_.empty() && queues_->all_sent() &&
+  return !incoming_.empty() && sends_.empty() && flushes_.empty() && queues_->all_sent() &&
          std::none_of(outgoing_.begin(), outgoing_.end(),
                       [](const Outgoing& o) { return o.request != nullptr; });
 }

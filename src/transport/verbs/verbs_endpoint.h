@@ -24,6 +24,7 @@
 #include "transport/request_list.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs_core.h"
+#include "transport/verbs/verbs_flush.h"
 #include "transport/verbs/verbs_queues.h"
 #include "transport/verbs/verbs_wire.h"
 
@@ -44,6 +45,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
+  Status flush(Request& request, const void* data, std::size_t bytes, Memory* memory) override;
   std::optional<WaitingMessage> waiting_message() const override;
 
   // For VerbsCore.
@@ -91,7 +93,9 @@ class VerbsEndpoint final : public ControlledEndpoint {
   /// With the peer's name, which takes longer than a small message: an error only.
   Status with_peer(Status status) const { return status.ok() ? status : status.with_context(peer()); }
   Status on_completion(const ibv_wc& completion);
-  const QueueSizes& own_sizes() const noexcept { return static_cast<const VerbsCore&>(*core_).sizes; }
+  Introduction introduction() const;
+  const VerbsCore& verbs_core() const noexcept { return static_cast<const VerbsCore&>(*core_); }
+  const QueueSizes& own_sizes() const noexcept { return verbs_core().sizes; }
 
   // Sends
   void pump() override;
@@ -105,7 +109,10 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status take_advertisement(const MessageHeader& header);
   Status on_segment_sent(std::size_t pair);
   bool take_credits(const MessageHeader& header);
-  std::size_t most_eager() const noexcept { return peer_sizes_.slot_bytes - kEagerHeaderBytes; }
+  /// Bytes of a message that goes through a slot: the processor copies it at both ends.
+  std::size_t most_eager() const noexcept {
+    return announced_only_ ? 0 : peer_sizes_.slot_bytes - kEagerHeaderBytes;
+  }
 
   // Receives
   Status on_arrival(const ibv_wc& completion);
@@ -114,6 +121,8 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status take_eager(const Arrival& arrival, Request& request);
   Status take_announced(const Arrival& arrival, Request& request);
   bool credits_are_due() const noexcept;
+  Status begin_flush();
+  Status poll_flush(bool& any);
 
   const std::vector<OpenPort*> ports_;
   std::unique_ptr<VerbsQueues> queues_;       ///< null after a failure
@@ -124,6 +133,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
   RequestList sends_;  ///< in order; nothing of them is on its way
   QueueSizes peer_sizes_;
   std::size_t peer_ports_ = 1;
+  bool announced_only_ = false;   ///< one of the two ends may have its messages in the memory of a GPU
   std::uint32_t slots_used_ = 0;  ///< of the peer's, since the beginning
   std::uint32_t peer_slots_freed_ = 0;
   std::uint32_t segments_used_ = 0;
@@ -142,6 +152,8 @@ class VerbsEndpoint final : public ControlledEndpoint {
   std::uint32_t slots_told_ = 0;  ///< of `slots_freed_`, what the peer knows
   std::uint32_t segments_freed_ = 0;
   std::uint32_t segments_told_ = 0;
+  RequestList flushes_;                ///< the first one is under way
+  std::unique_ptr<VerbsFlush> flush_;  ///< made by the first
 };
 
 }  // namespace onebit::transport

@@ -15,18 +15,21 @@
 #include <string>
 
 #include "base/status.h"
+#include "transport/transport.h"
 #include "transport/verbs/verbs_library.h"
 
 namespace onebit::transport {
 
 class RegisteredMemory {
  public:
-  RegisteredMemory(const VerbsLibrary& library, ibv_pd* domain, std::string device)
-      : library_(&library), domain_(domain), device_(std::move(device)) {}
+  /// `flushed`: what is written there may be read back, to see that it has arrived.
+  RegisteredMemory(const VerbsLibrary& library, ibv_pd* domain, std::string device, bool flushed)
+      : library_(&library), domain_(domain), device_(std::move(device)), flushed_(flushed) {}
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 
  private:
+  int access(bool writable) const noexcept;
   struct Region {
     std::uintptr_t begin = 0;
     std::size_t bytes = 0;
@@ -64,12 +67,17 @@ class RegisteredMemory {
 
   /// `writable`: by this device and by peers that are told the key. An error says what limit to raise.
   Result<Hold> hold(const void* data, std::size_t bytes, bool writable);
+  /// Memory of a GPU at this address of its; writable.
+  Result<Hold> hold(const void* data, std::size_t bytes, const DmaBuf& buffer);
 
  private:
+  Hold held(Regions::iterator at) noexcept;
+
   const std::uint32_t generation_ = UniqueSocket::process_generation();
   const VerbsLibrary* library_;
   ibv_pd* domain_;
   std::string device_;
+  bool flushed_;
   std::mutex mutex_;
   Regions regions_;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "bootstrap/handshake.h"
+#include "transport/verbs/verbs_pair.h"
 
 namespace onebit::transport {
 namespace {
@@ -17,10 +18,6 @@ constexpr std::uint32_t kSendSlots = 16;
 /// Of credits without a message: each tells of half a window that is new, and there are two windows.
 constexpr std::uint32_t kCreditSlots = 4;
 constexpr std::uint32_t kInline = 128;
-/// Never used up by a peer that keeps to its credits; 7 = without limit.
-constexpr std::uint8_t kNotReadyRetries = 7;
-constexpr std::uint8_t kNotReadyTimer = 12;  // 0.64 ms
-constexpr std::uint8_t kHops = 64;
 
 std::uint64_t id_of(VerbsQueues::Of of, std::size_t index) noexcept {
   return static_cast<std::uint64_t>(of) << 32 | index;
@@ -101,26 +98,12 @@ Status VerbsQueues::make_pairs() {
                                         attributes.cap.max_send_wr, attributes.cap.max_recv_wr));
     }
     if (i == 0) most_inline_ = attributes.cap.max_inline_data;
-    ONEBIT_RETURN_IF_ERROR(prepare(i));
+    ONEBIT_RETURN_IF_ERROR(prepare_pair(port, pairs_.back().get(), settings_));
   }
   segments_out_.assign(data_pairs, 0);
   const auto random = bootstrap::random_key();
   std::memcpy(&first_packet_, random.data(), 3);
   return Status();
-}
-
-Status VerbsQueues::prepare(std::size_t pair) {
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = static_cast<std::uint16_t>(settings_.ib_pkey);
-  const OpenPort& port = port_of_pair(pair);
-  attributes.port_num = port.port().number;
-  attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  const int error = port.library().modify_qp(
-      pairs_[pair].get(), &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  if (error == 0) return Status();
-  return Status::system(error, fmt::format("{}: prepare a queue pair (ONEBIT_IB_PKEY={})", port.port().name(),
-                                           settings_.ib_pkey));
 }
 
 Status VerbsQueues::fill_receives() {
@@ -136,8 +119,7 @@ Introduction VerbsQueues::introduction() const {
   made.first_packet = first_packet_;
   made.sizes = sizes_;
   for (const OpenPort* const open : ports_) {
-    const VerbsPort& port = open->port();
-    made.ports.push_back({open->address().gid, port.lid, static_cast<std::uint8_t>(port.mtu), port.ethernet});
+    made.ports.push_back(place_of(*open));
   }
   for (const VerbsPair& pair : pairs_) made.pairs.push_back(pair->qp_num);
   return made;
@@ -146,59 +128,12 @@ Introduction VerbsQueues::introduction() const {
 Status VerbsQueues::connect(const Introduction& peer) {
   const std::size_t count = std::min(pairs_.size(), peer.pairs.size());
   pairs_.erase(pairs_.begin() + static_cast<std::ptrdiff_t>(count), pairs_.end());
-  for (std::size_t i = 0; i < count; ++i) ONEBIT_RETURN_IF_ERROR(connect(i, peer));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t port = i == 0 ? 0 : Introduction::port_of(i - 1, peer.ports.size());
+    ONEBIT_RETURN_IF_ERROR(connect_pair(port_of_pair(i), pairs_[i].get(), settings_, first_packet_,
+                                        {peer.ports[port], peer.pairs[i], peer.first_packet}));
+  }
   return Status();
-}
-
-Status VerbsQueues::connect(std::size_t pair, const Introduction& peer) {
-  const OpenPort& own = port_of_pair(pair);
-  const VerbsPort& port = own.port();
-  const PortPlace& place = peer.ports[pair == 0 ? 0 : Introduction::port_of(pair - 1, peer.ports.size())];
-  if (place.ethernet != port.ethernet) {
-    return Status::error(
-        Code::kInvalidUsage,
-        "{} here is {} and the peer's port is not: choose ports of one network (ONEBIT_IB_HCA)", port.name(),
-        port.ethernet ? "Ethernet" : "InfiniBand");
-  }
-  const bool routed = port.ethernet || std::memcmp(place.gid.raw, own.address().gid.raw, 8) != 0;
-  ibv_qp_attr to{};
-  to.qp_state = IBV_QPS_RTR;
-  to.path_mtu = std::min(port.mtu, static_cast<ibv_mtu>(place.mtu));
-  to.dest_qp_num = peer.pairs[pair];
-  to.rq_psn = peer.first_packet;
-  to.max_dest_rd_atomic = 1;
-  to.min_rnr_timer = kNotReadyTimer;
-  to.ah_attr.port_num = port.number;
-  to.ah_attr.sl = static_cast<std::uint8_t>(settings_.ib_sl);
-  to.ah_attr.dlid = place.lid;
-  if (routed) {
-    to.ah_attr.is_global = 1;
-    to.ah_attr.grh.dgid = place.gid;
-    to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(own.address().index);
-    to.ah_attr.grh.hop_limit = kHops;
-    to.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(settings_.ib_tc);
-  }
-  const VerbsLibrary& library = own.library();
-  int error = library.modify_qp(pairs_[pair].get(), &to,
-                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error == 0) {
-    ibv_qp_attr send{};
-    send.qp_state = IBV_QPS_RTS;
-    send.sq_psn = first_packet_;
-    send.timeout = static_cast<std::uint8_t>(settings_.ib_timeout);
-    send.retry_cnt = static_cast<std::uint8_t>(settings_.ib_retries);
-    send.rnr_retry = kNotReadyRetries;
-    send.max_rd_atomic = 1;
-    error = library.modify_qp(pairs_[pair].get(), &send,
-                              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                  IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  }
-  if (error == 0) return Status();
-  return Status::system(
-      error, fmt::format("connect a queue pair from {} ({}, GID {}) to {} (can the two ports reach "
-                         "each other? ONEBIT_IB_HCA and ONEBIT_IB_GID_INDEX choose others)",
-                         port.name(), gid_text(own.address().gid), own.address().index, gid_text(place.gid)));
 }
 
 bool VerbsQueues::owns(const ibv_qp* pair) const noexcept {

@@ -73,8 +73,6 @@ class VerbsQueues {
   Status make_pairs();
   Status make_slots();
   Status fill_receives();
-  Status prepare(std::size_t pair);
-  Status connect(std::size_t pair, const Introduction& peer);
   std::uint32_t receive_slots() const noexcept;
   OpenPort& port_of_pair(std::size_t pair) const noexcept {
     return *ports_[pair == 0 ? 0 : Introduction::port_of(pair - 1, ports_.size())];

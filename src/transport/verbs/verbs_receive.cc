@@ -116,6 +116,42 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   return arrivals_.empty() ? Status() : match();
 }
 
+Status VerbsEndpoint::flush(Request& request, const void* data, std::size_t bytes, Memory* memory) {
+  if (!verbs_core().with_gpus || bytes == 0) return Endpoint::flush(request, data, bytes, memory);
+  if (request.state == Request::State::kPending) {
+    return Status(Code::kInvalidUsage, "the request is already pending");
+  }
+  if (!usable())
+    return state() == State::kFailed ? status() : Status(Code::kInvalidUsage, "not yet connected");
+  if (flush_ == nullptr) {
+    ONEBIT_ASSIGN_OR_RETURN(flush_, VerbsFlush::make(ports_, core_->settings));
+  }
+  request.state = Request::State::kPending;
+  request.data = static_cast<std::byte*>(const_cast<void*>(data));
+  request.capacity = request.bytes = bytes;
+  request.memory = memory;
+  flushes_.push(request);
+  if (Status begun = begin_flush(); !begun.ok()) fail(begun.with_context(peer()));
+  return Status();
+}
+
+Status VerbsEndpoint::begin_flush() {
+  if (flushes_.empty() || flush_->busy()) return Status();
+  const Request& request = *flushes_.first();
+  ONEBIT_ASSIGN_OR_RETURN(auto memory,
+                          VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory));
+  return flush_->begin(request.data, std::move(memory));
+}
+
+Status VerbsEndpoint::poll_flush(bool& any) {
+  if (flush_ == nullptr || !flush_->busy()) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const bool ended, flush_->poll());
+  if (!ended) return Status();
+  any = true;
+  end(*flushes_.pop(), Request::State::kDone);
+  return begin_flush();
+}
+
 std::optional<WaitingMessage> VerbsEndpoint::waiting_message() const {
   if (arrivals_.empty()) return std::nullopt;
   const MessageHeader& header = arrivals_.front().header;

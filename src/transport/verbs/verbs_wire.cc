@@ -10,10 +10,11 @@ namespace onebit::transport {
 namespace {
 
 constexpr std::uint16_t kMessageMagic = 0x1B5B;
-constexpr std::uint8_t kIntroductionVersion = 3;
+constexpr std::uint8_t kIntroductionVersion = 4;
 // kind u8 | version u8 | ports u8 | pairs u8 | first packet u32 | slots u32 | slot bytes u32 | rendezvous u32
-// | segments u32, then for each port: gid 16 | lid u16 | mtu u8 | ethernet u8, then u32 for each pair
-constexpr std::size_t kIntroductionFixed = 24;
+// | segments u32 | announced only u32, then for each port: gid 16 | lid u16 | mtu u8 | ethernet u8, then u32
+// for each pair
+constexpr std::size_t kIntroductionFixed = 28;
 constexpr std::size_t kPortBytes = 20;
 static_assert(kIntroductionFixed + kPortBytes * kMaxPorts + 4 * (1 + kMaxPairs) <= kMaxControlBytes);
 
@@ -86,6 +87,7 @@ std::vector<std::byte> encode_introduction(const Introduction& introduction) {
   wire::store(to + 12, introduction.sizes.slot_bytes);
   wire::store(to + 16, introduction.sizes.rendezvous);
   wire::store(to + 20, introduction.sizes.segments);
+  wire::store(to + 24, static_cast<std::uint32_t>(introduction.announced_only));
   to += kIntroductionFixed;
   for (const PortPlace& port : introduction.ports) {
     std::memcpy(to, port.gid.raw, sizeof port.gid.raw);
@@ -119,6 +121,7 @@ Result<Introduction> decode_introduction(std::span<const std::byte> bytes) {
   introduction.sizes.slot_bytes = wire::load<std::uint32_t>(from + 12);
   introduction.sizes.rendezvous = wire::load<std::uint32_t>(from + 16);
   introduction.sizes.segments = wire::load<std::uint32_t>(from + 20);
+  introduction.announced_only = wire::load<std::uint32_t>(from + 24) != 0;
   if (!sound(introduction.sizes)) return bad;
   from += kIntroductionFixed;
   for (std::size_t i = 0; i < ports; ++i, from += kPortBytes) {

@@ -76,6 +76,7 @@ struct PortPlace {
 struct Introduction {
   std::uint32_t first_packet = 0;
   QueueSizes sizes;
+  bool announced_only = false;       ///< its memory may be a GPU's: no message with bytes goes through slots
   std::vector<PortPlace> ports;      ///< 1 to kMaxPorts
   std::vector<std::uint32_t> pairs;  ///< numbers; the first is for messages, the others for data
 
