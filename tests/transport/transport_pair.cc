@@ -49,9 +49,16 @@ std::vector<Variant> all_variants() {
     return {verbs_variant("verbs"), verbs_variant("verbs_4_pairs", [](Settings& s) { s.ib_pairs = 4; }),
             verbs_variant("verbs_2_ports", {}, "=rxe0,rxe1", "=rxe1,rxe0")};
   }
-  return {tcp_variant("tcp_1_flow", 1), tcp_variant("tcp_2_flows", 2), tcp_variant("tcp_4_flows", 4),
+  return {tcp_variant("tcp_1_flow", 1),
+          tcp_variant("tcp_2_flows", 2),
+          tcp_variant("tcp_4_flows", 4),
           tcp_variant("tcp_7_flows", 7),
-          tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; })};
+          tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; }),
+          tcp_variant("tcp_zerocopy_2_flows", 2, [](Settings& s) { s.tcp_zerocopy = 4096; }),
+          tcp_variant("tcp_zerocopy_small_send_buffer", 1, [](Settings& s) {
+            s.tcp_zerocopy = 1;
+            s.tcp_sndbuf = 4096;
+          })};
 }
 
 std::unique_ptr<Context> make(const Variant& variant) {
