@@ -99,6 +99,12 @@ typedef struct {
   uint64_t wire_bytes_sent;     /**< bytes written to the network by this rank, headers included */
   uint64_t wire_bytes_received; /**< bytes read from it */
   uint64_t residual_bytes;      /**< memory of all residuals now */
+  uint64_t compressed_ns;       /**< nanoseconds that the calls in 1 bit took; those below are of them */
+  uint64_t encode_ns;           /**< encoding, added up over the compute threads */
+  uint64_t average_ns;          /**< averaging as an owner and encoding the result, likewise */
+  uint64_t decode_ns;           /**< decoding, likewise */
+  uint64_t
+      waiting_ns; /**< with nothing to compute: for data that are on the wire or of ranks that are late */
 } onebitStats_t;
 
 /* ---- general ---- */
@@ -237,6 +243,13 @@ ONEBIT_API onebitResult_t onebitResidualLoad(onebitComm_t comm, const char* dire
 ONEBIT_API onebitResult_t onebitResidualReset(onebitComm_t comm, const char* tag);
 /** Bytes of memory that the residuals of `tag` (all when NULL) take on this rank. */
 ONEBIT_API onebitResult_t onebitResidualMemory(onebitComm_t comm, const char* tag, size_t* bytes);
+/**
+ * The L2 norms of the residuals of `tag` (of all together when NULL) on this rank: of what its own tensors
+ * are owed (worker), and of the means of the partition that it owns (owner). Reads them all: for reports.
+ * Those that grow from call to call say that a tensor does not stand 1 bit.
+ */
+ONEBIT_API onebitResult_t onebitResidualNorm(onebitComm_t comm, const char* tag, double* worker,
+                                             double* owner);
 
 #ifdef __cplusplus
 }

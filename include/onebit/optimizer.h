@@ -149,6 +149,9 @@ ONEBIT_API onebitResult_t onebitOptimizerFreeze(onebitOptimizer_t optimizer);
 
 /** Fills `info` up to its `size`. */
 ONEBIT_API onebitResult_t onebitOptimizerGetInfo(onebitOptimizer_t optimizer, onebitOptimizerInfo_t* info);
+/** The L2 norms of the residuals on this rank, as onebitResidualNorm has them; 0 for Adam and LAMB. */
+ONEBIT_API onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimizer, double* worker,
+                                                      double* owner);
 /**
  * Copies an array of a tensor's state.
  * @param name exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (OneBitLamb), momentum_accumulator

@@ -58,7 +58,7 @@ class Images:
     name = "images"
     title = "image classifier"
     batch_size = 64
-    steps = 600
+    steps = 800
     rates = {"lamb": 2e-2, "adam": 3e-3}
 
     def __init__(self) -> None:

@@ -24,8 +24,8 @@ from torch import nn
 
 RANKS = 4
 RATE = "1gbit"
-STEPS = 20
-WARM_UP = 3  # 15 % of the steps
+STEPS = 60
+WARM_UP = 9  # 15 % of the steps
 WIDTH, LAYERS = 512, 8  # 25.5 million parameters
 BATCH = 8  # sequences a step, of all ranks together
 CONTEXT = 16  # characters of each
@@ -90,6 +90,7 @@ def compare() -> None:
     found: Dict[str, Dict[str, float]] = {}
     for way in ("gloo", "onebit"):
         words = [str(root / "perf/lab"), "-n", str(RANKS), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
+                 "OMP_NUM_THREADS=1",
                  "/usr/bin/python3", str(Path(__file__).resolve()), way]  # fmt: skip
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
         lines = [line[line.index("{") :] for line in done.stdout.splitlines() if '"seconds"' in line]

@@ -1,6 +1,8 @@
 // The C API: communicators, their counters and their residuals.
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -22,6 +24,10 @@ using onebit::collective::Communicator;
 static_assert(sizeof(onebitUniqueId) == sizeof(onebit::bootstrap::UniqueId));
 
 namespace {
+
+std::uint64_t nanoseconds(std::chrono::nanoseconds time) {
+  return static_cast<std::uint64_t>(time.count());
+}
 
 onebit::Result<Settings> settings_of(const onebitConfig_t* config) {
   ONEBIT_ASSIGN_OR_RETURN(auto settings, Settings::from_environment());
@@ -156,6 +162,11 @@ onebitResult_t onebitCommGetStats(onebitComm_t comm, onebitStats_t* stats) {
     full.wire_bytes_sent = now.wire_bytes_sent;
     full.wire_bytes_received = now.wire_bytes_received;
     full.residual_bytes = now.residual_bytes;
+    full.compressed_ns = nanoseconds(now.compressed.call);
+    full.encode_ns = nanoseconds(now.compressed.encode);
+    full.average_ns = nanoseconds(now.compressed.average);
+    full.decode_ns = nanoseconds(now.compressed.decode);
+    full.waiting_ns = nanoseconds(now.compressed.waiting);
     std::memcpy(stats, &full, full.size);
     return Status();
   });
@@ -189,6 +200,19 @@ onebitResult_t onebitResidualMemory(onebitComm_t comm, const char* tag, size_t* 
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(not_null(bytes, "bytes"));
     ONEBIT_ASSIGN_OR_RETURN(*bytes, comm->communicator->residual_memory(tag == nullptr ? "" : tag));
+    return Status();
+  });
+}
+
+onebitResult_t onebitResidualNorm(onebitComm_t comm, const char* tag, double* worker, double* owner) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
+    ONEBIT_RETURN_IF_ERROR(not_null(worker, "worker"));
+    ONEBIT_RETURN_IF_ERROR(not_null(owner, "owner"));
+    ONEBIT_ASSIGN_OR_RETURN(const auto squares,
+                            comm->communicator->residual_squares(tag == nullptr ? "" : tag));
+    *worker = std::sqrt(squares.worker);
+    *owner = std::sqrt(squares.owner);
     return Status();
   });
 }

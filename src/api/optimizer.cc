@@ -3,6 +3,7 @@
 #include <onebit/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -195,6 +196,19 @@ onebitResult_t onebitOptimizerGetInfo(onebitOptimizer_t optimizer, onebitOptimiz
     full.in_common = own.in_common() ? 1 : 0;
     full.memory = own.memory();
     std::memcpy(info, &full, full.size);
+    return Status();
+  });
+}
+
+onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimizer, double* worker, double* owner) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
+    ONEBIT_RETURN_IF_ERROR(not_null(worker, "worker"));
+    ONEBIT_RETURN_IF_ERROR(not_null(owner, "owner"));
+    onebit::collective::ResidualSquares sum;
+    for (const auto& residual : optimizer->optimizer->core().residuals()) sum += squares(residual);
+    *worker = std::sqrt(sum.worker);
+    *owner = std::sqrt(sum.owner);
     return Status();
   });
 }

@@ -243,6 +243,11 @@ std::vector<SettingRow> make_rows() {
       {"ONEBIT_TCP_RCVBUF", "NCCL_SOCKET_RCVBUF", "bytes, with K, M or G; 0 = the system's own tuning",
        "SO_RCVBUF of each connection.", socket_buffer_parser(&Settings::tcp_rcvbuf),
        size_shower(&Settings::tcp_rcvbuf)},
+      {"ONEBIT_TCP_ZEROCOPY", "", "bytes, with K, M or G; 0 = never",
+       "Messages from this size on are sent without being copied into the kernel (MSG_ZEROCOPY). Saves "
+       "processor time where the network device can gather; the kernel copies all the same, and that is then "
+       "given up, on loopback and virtual devices. Measure with perf/net_plugin_perf.",
+       size_parser(&Settings::tcp_zerocopy), size_shower(&Settings::tcp_zerocopy)},
       {"ONEBIT_TRAFFIC_CLASS", "", "a whole number from 0 to 255; 0 = the system's own",
        "The traffic class (IP_TOS, IPV6_TCLASS: 4 times the DSCP) of each connection. The NCCL plugin takes "
        "the communicator's trafficClass where this is 0.",

@@ -48,6 +48,7 @@ struct Settings {
   std::uint32_t tcp_flows = 0;  ///< 0 = automatic
   std::uint64_t tcp_sndbuf = 0;
   std::uint64_t tcp_rcvbuf = 0;
+  std::uint64_t tcp_zerocopy = 0;   ///< messages from this size on; 0 = none
   std::uint32_t traffic_class = 0;  ///< of the IP header; 0 = the system's own
   std::uint32_t spin_us = 200;
   std::string ib_hca;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <exception>
 
@@ -172,16 +173,21 @@ Status Communicator::onebit_all_reduce(const void* send, void* receive, std::siz
                       depth, onebit_buffers_);
   ONEBIT_RETURN_IF_ERROR(stages.allocate());
   // Whole mode's pass before the schedule.
+  const auto begin = std::chrono::steady_clock::now();
   if (peers.pool != nullptr) {
     parallel(stages.measure_steps(), [&](std::size_t step) { stages.measure(step); });
   } else {
     for (std::size_t step = 0; step < stages.measure_steps(); ++step) stages.measure(step);
   }
   stages.finish_measure();
+  const std::chrono::nanoseconds measuring = std::chrono::steady_clock::now() - begin;
   Schedule schedule(stages, peers, plan.chunks(), depth);
   residual.in_call = true;
   ONEBIT_RETURN_IF_ERROR(drive(schedule, std::min(depth, plan.chunks())));
   residual.in_call = false;
+  statistics_.compressed += schedule.times();
+  statistics_.compressed.call += measuring;
+  statistics_.compressed.encode += measuring;
   return Status();
 }
 

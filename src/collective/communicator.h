@@ -32,6 +32,7 @@
 #include "collective/operation.h"
 #include "collective/residual_store.h"
 #include "collective/rules.h"
+#include "collective/stage_times.h"
 #include "collective/thread_pool.h"
 #include "transport/factory.h"
 
@@ -45,6 +46,7 @@ struct Statistics {
   std::uint64_t wire_bytes_sent = 0;
   std::uint64_t wire_bytes_received = 0;
   std::uint64_t residual_bytes = 0;
+  StageTimes compressed;
 };
 
 class Communicator {
@@ -100,6 +102,7 @@ class Communicator {
   Status save_residuals(const std::string& directory);
   Status reset_residuals(std::string_view tag);
   Result<std::size_t> residual_memory(std::string_view tag);
+  Result<ResidualSquares> residual_squares(std::string_view tag);
   /// Ok when this process made the communicator and it is not broken.
   Status usable() const;
   /// Ok when this process made the communicator, also when that is broken.

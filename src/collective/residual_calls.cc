@@ -65,4 +65,10 @@ Result<std::size_t> Communicator::residual_memory(std::string_view tag) {
   return residuals_.memory(tag);
 }
 
+Result<ResidualSquares> Communicator::residual_squares(std::string_view tag) {
+  const CallGuard guard(*this, true);
+  ONEBIT_RETURN_IF_ERROR(guard.status());
+  return residuals_.squares(tag);
+}
+
 }  // namespace onebit::collective

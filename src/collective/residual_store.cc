@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/log.h"
 #include "collective/partition.h"
@@ -38,6 +39,16 @@ void inherit_residual(const Residual& given, std::size_t from, std::size_t old_r
   }
 }
 
+ResidualSquares squares(const Residual& residual) {
+  if (residual.in_call) return {};  // counts as 0
+  const auto sum = [](const AlignedBuffer<float>& values) {
+    return std::accumulate(values.data(), values.data() + values.size(), 0.0, [](double total, float value) {
+      return total + static_cast<double>(value) * static_cast<double>(value);
+    });
+  };
+  return {sum(residual.worker_error), sum(residual.owner_error)};
+}
+
 Result<Residual*> ResidualStore::get(std::string_view tag, std::size_t count, DataType type, ReduceOp op) {
   auto found = entries_.find(tag);
   if (found != entries_.end()) {
@@ -68,6 +79,14 @@ std::size_t ResidualStore::memory(std::string_view tag) const {
     if (tag.empty() || name == tag) bytes += residual.worker_error.bytes() + residual.owner_error.bytes();
   }
   return bytes;
+}
+
+ResidualSquares ResidualStore::squares(std::string_view tag) const {
+  ResidualSquares sum;
+  for (const auto& [name, residual] : entries_) {
+    if (tag.empty() || name == tag) sum += collective::squares(residual);
+  }
+  return sum;
 }
 
 }  // namespace onebit::collective

@@ -37,6 +37,19 @@ struct Residual {
 void inherit_residual(const Residual& given, std::size_t from, std::size_t old_ranks, std::size_t rank,
                       std::size_t ranks, Residual& mine);
 
+/// The sum of the squares of each half.
+struct ResidualSquares {
+  double worker = 0;
+  double owner = 0;
+
+  ResidualSquares& operator+=(const ResidualSquares& other) {
+    worker += other.worker;
+    owner += other.owner;
+    return *this;
+  }
+};
+ResidualSquares squares(const Residual& residual);
+
 class ResidualStore {
  public:
   ResidualStore(std::size_t rank, std::size_t ranks) : rank_(rank), ranks_(ranks) {}
@@ -47,6 +60,8 @@ class ResidualStore {
   void reset(std::string_view tag);
   /// Of `tag`, or of all when empty; bytes.
   std::size_t memory(std::string_view tag) const;
+  /// Likewise.
+  ResidualSquares squares(std::string_view tag) const;
 
   std::size_t rank() const { return rank_; }
   std::size_t ranks() const { return ranks_; }

@@ -6,11 +6,13 @@
 namespace onebit::collective {
 
 void Schedule::Computation::run() noexcept {
+  const Clock::time_point begin = Clock::now();
   try {
     status = run_stage(schedule->stages_);
   } catch (const std::exception& error) {  // out of memory
     status = Status(Code::kSystemError, error.what());
   }
+  took = Clock::now() - begin;
 }
 
 Status Schedule::Computation::run_stage(Stages& stages) const {
@@ -54,6 +56,7 @@ Schedule::Schedule(Stages& stages, const Peers& peers, std::size_t chunks, std::
 }
 
 Status Schedule::start() {
+  started_ = waits_since_ = Clock::now();
   for (std::size_t chunk = 0; chunk < depth_; ++chunk) {
     ONEBIT_RETURN_IF_ERROR(post_pieces(chunk));
     for (std::size_t i = 1; i < peers_.size(); ++i) {
@@ -79,6 +82,10 @@ Status Schedule::on_request(transport::Request& request) {
 Status Schedule::on_task(Task& task) {
   auto& ended = static_cast<Computation&>(task);
   ONEBIT_RETURN_IF_ERROR(ended.status);
+  (ended.stage == Stage::kPrepare   ? times_.encode
+   : ended.stage == Stage::kConsume ? times_.decode
+                                    : times_.average) += ended.took;
+  if (--computing_ == 0) waits_since_ = Clock::now();
   free_computations_.push_back(&ended);
   return computed(ended.stage, ended.owner, ended.chunk);
 }
@@ -114,6 +121,14 @@ std::vector<std::size_t> Schedule::waiting_for() const {
   }
   std::sort(late.begin(), late.end());
   return late;
+}
+
+StageTimes Schedule::times() const {
+  StageTimes times = times_;
+  const Clock::time_point now = Clock::now();
+  times.call = now - started_;
+  if (computing_ == 0) times.waiting += now - waits_since_;
+  return times;
 }
 
 bool Schedule::may_prepare(std::size_t owner, std::size_t chunk) const {
@@ -181,6 +196,7 @@ Status Schedule::compute(Stage stage, std::size_t owner, std::size_t chunk) {
   task.stage = stage;
   task.owner = owner;
   task.chunk = chunk;
+  if (computing_++ == 0) times_.waiting += Clock::now() - waits_since_;
   if (peers_.pool == nullptr) {
     inline_queue_.push_back(&task);
     return Status();

@@ -18,6 +18,7 @@
 // threads, each for a different chunk or owner at once.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +28,7 @@
 
 #include "base/status.h"
 #include "collective/operation.h"
+#include "collective/stage_times.h"
 
 namespace onebit::collective {
 
@@ -77,8 +79,11 @@ class Schedule final : public Operation {
   Result<bool> compute_one() override;
   bool done() const override;
   std::vector<std::size_t> waiting_for() const override;
+  /// Since start.
+  StageTimes times() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   enum class Stage : std::uint8_t { kPrepare, kReduce, kFinish, kEmit, kConsume };
   enum class Message : std::uint8_t { kPieceOut, kPieceIn, kResultOut, kResultIn };
   struct Computation final : Task {
@@ -87,6 +92,7 @@ class Schedule final : public Operation {
     std::size_t owner = 0;
     std::size_t chunk = 0;
     Status status;
+    Clock::duration took{};
 
     void run() noexcept override;
 
@@ -132,6 +138,10 @@ class Schedule final : public Operation {
   std::size_t reduce_finished_ = 0;
   std::size_t consumed_ = 0;  ///< results used, of all owners
   std::size_t transfers_pending_ = 0;
+  StageTimes times_;  ///< `call` and the present wait are not in it
+  Clock::time_point started_;
+  Clock::time_point waits_since_;  ///< while computing_ is 0
+  std::size_t computing_ = 0;      ///< computations that have been asked for and are not over
   std::pmr::deque<Computation> computations_;
   std::pmr::vector<Computation*> free_computations_;
   std::pmr::deque<Computation*> inline_queue_;  ///< waiting computations, when there is no pool

@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 
 /// The deadlines of the control connections.
 constexpr milliseconds kControlTick{1000};
-/// So many calls of progress(0) poll without asking the system for what else there is.
-constexpr unsigned kPollsPerLook = 16;
+/// So many calls of progress() that need not wait poll without asking the system for what else there is.
+constexpr unsigned kPollsPerLook = 64;
 
 class ControlledContext final : public Context {
  public:
@@ -33,6 +33,8 @@ class ControlledContext final : public Context {
   Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                             std::span<const std::byte> hello) override;
   Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
+  Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                   const DmaBuf& buffer) override;
   Status progress(milliseconds timeout, std::vector<Request*>& completed) override;
   Endpoint* failed() const override { return core_->failed.empty() ? nullptr : core_->failed.front(); }
   void wake() noexcept override { core_->poller.wake(); }
@@ -69,7 +71,9 @@ class ControlledContext final : public Context {
 
 Status ControlledContext::open() {
   ONEBIT_RETURN_IF_ERROR(core_->poller.open());
-  Device way{devices_.front().name, devices_.front().address, {}, 0, {}, false};
+  Device way;
+  way.name = devices_.front().name;
+  way.address = devices_.front().address;
   Settings settings = core_->settings;
   settings.tcp_flows = 1;
   ONEBIT_ASSIGN_OR_RETURN(core_->control, make_tcp_context(settings, {std::move(way)}));
@@ -118,6 +122,13 @@ Result<std::unique_ptr<Memory>> ControlledContext::register_memory(void* data, s
   return out_of_memory(e);
 }
 
+Result<std::unique_ptr<Memory>> ControlledContext::register_dma_buf(void* data, std::size_t bytes,
+                                                                    const DmaBuf& buffer) try {
+  return core_->register_dma_buf(data, bytes, buffer);
+} catch (const std::exception& e) {
+  return out_of_memory(e);
+}
+
 int ControlledContext::event_fd() const {
   watched_ = true;
   core_->poller.watch();
@@ -144,14 +155,14 @@ Status ControlledContext::progress(milliseconds timeout, std::vector<Request*>& 
 }
 
 Status ControlledContext::run(milliseconds timeout) {
-  const Deadline deadline = timeout.count() < 0 ? Deadline::never() : Deadline::after(timeout);
+  const Deadline deadline = timeout.count() > 0 ? Deadline::after(timeout) : Deadline::never();
   for (;;) {
     const bool polled = core_->poll();
-    if (timeout.count() == 0 && !core_->notable && !core_->control_due && ++polls_ < kPollsPerLook)
-      return Status();
+    const bool returns = core_->notable || timeout.count() == 0;
+    if (returns && !core_->control_due && ++polls_ < kPollsPerLook) return Status();
     polls_ = 0;
     Poller::Wait happened = Poller::Wait::kNothing;
-    if (core_->notable || core_->control_due || polled || timeout.count() == 0) {
+    if (returns || core_->control_due || polled) {
       ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(0));
     } else {
       ONEBIT_RETURN_IF_ERROR(core_->arm());

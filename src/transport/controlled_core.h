@@ -43,8 +43,14 @@ class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
                                                     std::span<const std::byte> hello) = 0;
   /// The accepting end; `over`: its control connection.
-  virtual Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) = 0;
+  virtual Result<std::unique_ptr<ControlledEndpoint>> accepted(std::size_t device,
+                                                               std::unique_ptr<Endpoint> over) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
+  /// As Context::register_dma_buf.
+  virtual Result<std::unique_ptr<Memory>> register_dma_buf(void* /*data*/, std::size_t bytes,
+                                                           const DmaBuf& /*buffer*/) {
+    return refuse_dma_buf(name(), bytes);
+  }
   /// Moves what can be moved, some at a time; true when there was any.
   virtual bool poll() = 0;
   /// Has the next event end a wait of `poller`; what came before it is found by poll() only.

@@ -22,6 +22,8 @@ struct Transport {
   std::string_view name;
   Ability (*ability)(const Settings& settings);  ///< null: only when it is named
   Result<std::vector<Device>> (*devices)(const Settings& settings, const SocketAddress& toward);
+  /// The first of them is what a rank uses.
+  Result<std::vector<Device>> (*rank_devices)(const Settings& settings, const SocketAddress& toward);
   Result<std::unique_ptr<Context>> (*make)(const Settings& settings, std::vector<Device> devices,
                                            std::uint32_t flows);
 };
@@ -40,7 +42,7 @@ constexpr std::string_view kLeftOut = " (ucx was left out: no libucx-dev when th
 
 /// In the order in which `auto` tries them; the last one of these can always be used.
 constexpr Transport kTransports[] = {
-    {"verbs", verbs_ability, verbs_devices,
+    {"verbs", verbs_ability, verbs_devices, verbs_rank_devices,
      [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
        return make_verbs_context(settings, std::move(devices));
      }},
@@ -48,9 +50,9 @@ constexpr Transport kTransports[] = {
      [](const Settings&) {
        return Ability{true, "IP"};
      },
-     tcp_devices, make_tcp_context},
+     tcp_devices, tcp_devices, make_tcp_context},
 #ifdef ONEBIT_WITH_UCX
-    {"ucx", nullptr, ucx_devices,
+    {"ucx", nullptr, ucx_devices, ucx_devices,
      [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
        return make_ucx_context(settings, std::move(devices));
      }},
@@ -152,8 +154,9 @@ Result<std::unique_ptr<Context>> make_context(std::string_view transport, const 
 
 Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
                                               const SocketAddress& toward, std::uint32_t flows) {
-  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, find_devices(transport, settings, toward));
-  return make_context(transport, settings, std::move(devices), flows);
+  ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, found->rank_devices(settings, toward));
+  return found->make(settings, std::move(devices), flows);
 }
 
 }  // namespace onebit::transport

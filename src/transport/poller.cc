@@ -86,7 +86,9 @@ Result<Poller::Wait> Poller::wait(int timeout_ms) {
     Source& source = *static_cast<Source*>(event.data.ptr);
     if ((event.events & EPOLLOUT) != 0) source.writable = true;
     if ((event.events & EPOLLIN) != 0) source.readable = true;
-    if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) source.hung_up = source.readable = true;
+    if ((event.events & EPOLLERR) != 0 && source.wants_reports) source.has_reports = source.readable = true;
+    const std::uint32_t ends = EPOLLRDHUP | EPOLLHUP | (source.wants_reports ? 0U : EPOLLERR);
+    if ((event.events & ends) != 0) source.hung_up = source.readable = true;
     enqueue(source);
   }
   if (woken) return Wait::kWoken;

@@ -31,6 +31,8 @@ class Source {
 
   bool readable = false;
   bool writable = false;
+  bool wants_reports = false;  ///< set by the Source: errors of its file may be reports, which it reads
+  bool has_reports = false;
   bool hung_up = false;  ///< the peer has closed or the connection is broken; data may still be there
 
  protected:

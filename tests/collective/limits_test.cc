@@ -138,6 +138,9 @@ int misuse(onebitComm_t comm) {
   refused(onebitResidualLoad(comm, "/tmp"));
   refused(onebitResidualReset(comm, nullptr));
   refused(onebitResidualMemory(comm, nullptr, &bytes));
+  double worker = 0;
+  double owner = 0;
+  refused(onebitResidualNorm(comm, nullptr, &worker, &owner));
   refused(onebitExplain(x.data(), 1, onebitFloat32, onebitSum, "", comm, text.data(), text.size()));
   refused(onebitCommGetStats(comm, &stats));
   refused(onebitCommCount(comm, &number));

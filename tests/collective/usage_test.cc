@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <latch>
 #include <string>
 #include <thread>
@@ -96,6 +97,7 @@ TEST(Arguments, ThatAreWrongAreNamedAndTheCommunicatorStaysUsable) {
     EXPECT_INVALID_ARGUMENT(onebitResidualSave(comm, nullptr), "directory");
     EXPECT_INVALID_ARGUMENT(onebitResidualLoad(nullptr, "/tmp"), "comm");
     EXPECT_INVALID_ARGUMENT(onebitResidualMemory(comm, nullptr, nullptr), "bytes");
+    EXPECT_INVALID_ARGUMENT(onebitResidualNorm(comm, nullptr, nullptr, nullptr), "worker");
     EXPECT_TRUE(succeeded(onebitCommDestroy(nullptr)));
     EXPECT_TRUE(
         succeeded(onebitAllReduce(nullptr, nullptr, 0, onebitFloat32, onebitSum, nullptr, comm, nullptr)));
@@ -223,6 +225,9 @@ TEST(TwoThreads, TheSecondIsRefusedAndTheFirstNotDisturbed) {
             EXPECT_EQ(onebitResidualLoad(comm, "/tmp"), onebitInvalidUsage);
             std::size_t bytes = 0;
             EXPECT_EQ(onebitResidualMemory(comm, nullptr, &bytes), onebitInvalidUsage);
+            double worker = 0;
+            double owner = 0;
+            EXPECT_EQ(onebitResidualNorm(comm, nullptr, &worker, &owner), onebitInvalidUsage);
             onebitStats_t stats{};
             stats.size = sizeof stats;
             EXPECT_EQ(onebitCommGetStats(comm, &stats), onebitInvalidUsage);
@@ -288,13 +293,50 @@ TEST(Stats, CountWhatWasCalled) {
               EXPECT_EQ(stats.reduced_bytes, 24'000U);
               EXPECT_GT(stats.wire_bytes_sent, 10'000U);
               EXPECT_GT(stats.wire_bytes_received, 10'000U);
+              EXPECT_GT(stats.encode_ns, 0U);
+              EXPECT_GT(stats.average_ns, 0U);
+              EXPECT_GT(stats.decode_ns, 0U);
+              // Computed in the calling thread: what it did and what it waited for are the call.
+              EXPECT_LE(stats.encode_ns + stats.average_ns + stats.decode_ns + stats.waiting_ns,
+                        stats.compressed_ns);
+              const std::uint64_t before = stats.compressed_ns;
+              ASSERT_EQ(wait_in(comm, "", 4000), onebitSuccess);
+              ASSERT_TRUE(succeeded(onebitCommGetStats(comm, &stats)));
+              EXPECT_EQ(stats.compressed_ns, before);
               onebitStats_t old{};
               old.size =
                   offsetof(onebitStats_t, reduced_bytes);  // a caller that was built with fewer counters
               old.reduced_bytes = 77;
               ASSERT_TRUE(succeeded(onebitCommGetStats(comm, &old)));
-              EXPECT_EQ(old.exact_calls, 2U);
+              EXPECT_EQ(old.exact_calls, 3U);
               EXPECT_EQ(old.reduced_bytes, 77U);
+            },
+            {"ONEBIT_MIN_SIZE=0"});
+}
+
+TEST(ResidualNorm, IsWhatTheEncodingLost) {
+  run_ranks(2,
+            [](int, onebitComm_t comm) {
+              // Each block's scale is sqrt(5), so each element keeps 1 - sqrt(5) or 3 - sqrt(5); the mean of
+              // equal pieces is coded without loss.
+              std::vector<float> x(1024);
+              for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 2 == 0 ? 1.0F : 3.0F;
+              ASSERT_TRUE(succeeded(onebitAllReduce(x.data(), x.data(), x.size(), onebitFloat32, onebitAvg,
+                                                    "g", comm, nullptr)));
+              const double low = 1 - std::sqrt(5.0);
+              const double high = 3 - std::sqrt(5.0);
+              for (const char* tag : {"g", static_cast<const char*>(nullptr)}) {
+                double worker = -1;
+                double owner = -1;
+                ASSERT_TRUE(succeeded(onebitResidualNorm(comm, tag, &worker, &owner)));
+                EXPECT_NEAR(worker, std::sqrt(512 * (low * low + high * high)), 1e-4);
+                EXPECT_NEAR(owner, 0, 1e-4);
+              }
+              double worker = -1;
+              double owner = -1;
+              ASSERT_TRUE(succeeded(onebitResidualNorm(comm, "of no call", &worker, &owner)));
+              EXPECT_EQ(worker, 0);
+              EXPECT_EQ(owner, 0);
             },
             {"ONEBIT_MIN_SIZE=0"});
 }

@@ -32,32 +32,6 @@ Handle marked(Handle handle) {
   return handle;
 }
 
-void must(const std::string& command) {
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-}
-
-/// Waits until the port is as wanted.
-bool is_active(const std::string& hca, bool wanted) {
-  const Deadline deadline = Deadline::after(seconds(20));
-  while (find_devices("verbs", on(hca), SocketAddress()).ok() != wanted) {
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-  return true;
-}
-
-/// Pulls the cable of rxe1 until it is destroyed.
-class PulledCable {
- public:
-  PulledCable() { must("ip link set wire1 down"); }
-  ~PulledCable() {
-    must("ip link set wire1 up");
-    EXPECT_TRUE(is_active("=rxe1", true));
-  }
-  PulledCable(const PulledCable&) = delete;
-  PulledCable& operator=(const PulledCable&) = delete;
-};
-
 Variant impatient() {
   return verbs_variant("", [](Settings& s) {
     s.ib_timeout = 12;  // 17 ms
@@ -151,9 +125,9 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
   const auto ports = choose_ports(*all_ports(*library), "=rxe1");
   ASSERT_TRUE(ports.ok());
   auto port = OpenPort::open(*library, ports->front(),
-                             *choose_address(ports->front(), -1, SocketFamily::kAny), poller, deaf);
+                             *choose_address(ports->front(), -1, SocketFamily::kAny), false, poller, deaf);
   ASSERT_TRUE(port.ok()) << port.status().message();
-  auto queues = VerbsQueues::make(**port, settings, QueueSizes());
+  auto queues = VerbsQueues::make({port->get()}, settings, QueueSizes());
   ASSERT_TRUE(queues.ok());
   auto control = make_tcp_context(settings, SocketAddress(), 1);
   ASSERT_TRUE(control.ok());
@@ -192,7 +166,7 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
       MessageHeader lie;
       lie.kind = MessageKind::kAdvertise;
       lie.address = reinterpret_cast<std::uintptr_t>(unused.data());
-      lie.key = 0xBAD;
+      lie.keys.fill(0xBAD);
       const int slot = (*queues)->take_slot();
       encode_message(lie, (*queues)->slot(slot));
       EXPECT_TRUE((*queues)->send_slot(slot, kMessageHeaderBytes).ok());

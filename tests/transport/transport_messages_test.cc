@@ -224,7 +224,7 @@ TEST_P(TransportMessages, ReportsRequestsWithNotifyOnce) {
   std::vector<Request*> completed_a;
   std::vector<Request*> completed_b;
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-  while (!has_ended(receives[1]) && !deadline.passed()) {
+  while (!(has_ended(receives[1]) && has_ended(silent)) && !deadline.passed()) {
     ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed_a).ok());
     ASSERT_TRUE(pair.context_b->progress(milliseconds(0), completed_b).ok());
   }

@@ -60,6 +60,11 @@ class Stats(ctypes.Structure):
         ("wire_bytes_sent", ctypes.c_uint64),
         ("wire_bytes_received", ctypes.c_uint64),
         ("residual_bytes", ctypes.c_uint64),
+        ("compressed_ns", ctypes.c_uint64),
+        ("encode_ns", ctypes.c_uint64),
+        ("average_ns", ctypes.c_uint64),
+        ("decode_ns", ctypes.c_uint64),
+        ("waiting_ns", ctypes.c_uint64),
     ]
 
 
@@ -148,6 +153,7 @@ PROTOTYPES: Dict[str, Sequence[Any]] = {
     "onebitResidualLoad": (_pointer, _text),
     "onebitResidualReset": (_pointer, _text),
     "onebitResidualMemory": (_pointer, _text, ctypes.POINTER(_size)),
+    "onebitResidualNorm": (_pointer, _text, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)),
     "onebitOptimizerParseConfig": (_text, ctypes.POINTER(OptimizerConfig)),
     "onebitOptimizerCreate": (
         ctypes.POINTER(_pointer),
@@ -161,6 +167,7 @@ PROTOTYPES: Dict[str, Sequence[Any]] = {
     "onebitOptimizerSetLearningRate": (_pointer, _size, ctypes.c_double),
     "onebitOptimizerFreeze": (_pointer,),
     "onebitOptimizerGetInfo": (_pointer, ctypes.POINTER(OptimizerInfo)),
+    "onebitOptimizerResidualNorm": (_pointer, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)),
     "onebitOptimizerGetState": (_pointer, _size, _text, _pointer, _size),
     "onebitOptimizerGetCoefficient": (_pointer, _size, ctypes.POINTER(ctypes.c_double)),
     "onebitOptimizerSave": (_pointer, _text),

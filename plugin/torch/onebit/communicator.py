@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from onebit import _abi
 from onebit._abi import ReduceOp
@@ -169,11 +169,19 @@ class Communicator:
         call("onebitResidualMemory", self.handle, None if tag is None else tag.encode(), ctypes.byref(size))
         return size.value
 
+    def residual_norm(self, tag: Optional[str] = None) -> Tuple[float, float]:
+        """L2 norms of the residuals of `tag`, or of all tags, on this rank: of its own tensors, and of the partitions that it owns."""
+        worker, owner = ctypes.c_double(), ctypes.c_double()
+        name = None if tag is None else tag.encode()
+        call("onebitResidualNorm", self.handle, name, ctypes.byref(worker), ctypes.byref(owner))
+        return worker.value, owner.value
+
     # ---- life ----
 
     def stats(self) -> Dict[str, int]:
         """Counters since the creation: exact_calls, compressed_calls, reduced_bytes, wire_bytes_sent,
-        wire_bytes_received, residual_bytes."""
+        wire_bytes_received, residual_bytes; of the calls in 1 bit, nanoseconds: compressed_ns in all, encode_ns, average_ns
+        and decode_ns (added up over threads), waiting_ns with nothing to compute."""
         stats = _abi.Stats(size=ctypes.sizeof(_abi.Stats))
         call("onebitCommGetStats", self.handle, ctypes.byref(stats))
         return {str(name): int(getattr(stats, str(name))) for name, *_ in stats._fields_ if name != "size"}

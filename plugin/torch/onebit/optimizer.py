@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import weakref
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from onebit import _abi
 from onebit._abi import DataType
@@ -125,6 +125,12 @@ class NativeOptimizer:
         info = _abi.OptimizerInfo(size=ctypes.sizeof(_abi.OptimizerInfo))
         call("onebitOptimizerGetInfo", self.handle, ctypes.byref(info))
         return Info(info.steps, info.skipped_steps, info.compressed != 0, info.in_common != 0, info.memory)
+
+    def residual_norm(self) -> Tuple[float, float]:
+        """L2 norms of the residuals on this rank: of its own tensors, and of the partitions that it owns."""
+        worker, owner = ctypes.c_double(), ctypes.c_double()
+        call("onebitOptimizerResidualNorm", self.handle, ctypes.byref(worker), ctypes.byref(owner))
+        return worker.value, owner.value
 
     def read_state(self, tensor: int, name: str, address: int, count: int) -> None:
         """Copies an array of a tensor's state (exp_avg, exp_avg_sq, ...) to `count` fp32 numbers at `address`."""

@@ -43,7 +43,10 @@ def test_stages_reasons_and_bytes_are_those_of_the_steps():
     assert 4 < comm["ratio"] < 24 / (4 + 20 / 32)
     assert optimizer["decision"] == "1bit: the variance is frozen"
     assert optimizer["steps"] == 24 and optimizer["memory"] > 20 * elements
-    for words in ("rank 0 of 2", "20 calls in 1 bit", "OneBitLamb 'the model's': step 24, 0 skipped", "1bit: the variance"):
+    assert 0 < comm["encode_ns"] and 0 < comm["decode_ns"] and 0 < comm["average_ns"]
+    assert 0 < comm["waiting_ns"] < comm["compressed_ns"]
+    assert all(0 < norm < 1e3 for norm in optimizer["residual_norm"])
+    for words in ("rank 0 of 2", "calls in 1 bit took", "norm of the residuals", "20 calls in 1 bit", "OneBitLamb 'the model's': step 24, 0 skipped", "1bit: the variance"):
         assert words in text
 
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 
@@ -89,6 +90,7 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCo
     flow.phase = Flow::Phase::kOpen;
     flow.end_hard(true);
     flow.limit_unsent(kUnsent / flows.size());
+    flow.lend_from(made->core_->settings.tcp_zerocopy);
     flow.writable = true;  // readable comes from the set
   }
   made->open_flows_ = made->flows_.size();
@@ -116,6 +118,7 @@ void TcpEndpoint::on_flow_ready(Flow& flow) {
   if (!flow.fd) return;
   if (flow.phase != Flow::Phase::kOpen) return advance_opening(flow);
   if (!usable()) return;  // other flows are still opening; what is told here is kept in the flags
+  if (std::exchange(flow.has_reports, false)) take_returned(flow);
   read(flow);
   if (state_ == State::kFailed) return;
   if (flow.write_broken) return on_broken(flow);
@@ -178,6 +181,7 @@ void TcpEndpoint::on_open(Flow& flow) {
   flow.handshake.reset();
   flow.end_hard(true);
   flow.limit_unsent(kUnsent / flows_.size());
+  flow.lend_from(core_->settings.tcp_zerocopy);
   // The handshake may have used up the edge that also told of what comes after it.
   flow.readable = flow.writable = true;
   if (++open_flows_ < flows_.size()) return;
@@ -225,6 +229,13 @@ void TcpEndpoint::fail_requests() noexcept {
       end(*request, Request::State::kFailed);
     }
     flow->out_first = flow->out_count = 0;
+    returned_.clear();
+    flow->lent.drop(returned_);
+    for (const LentPayloads::Payload& payload : returned_) {
+      Request& request = *payload.request;
+      if (request.state != Request::State::kPending || &request == sends_.first()) continue;
+      end(request, Request::State::kFailed);
+    }
   }
   for (RequestList* list : {&sends_, &active_, &posted_}) {
     while (Request* request = list->pop()) end(*request, Request::State::kFailed);
@@ -312,7 +323,8 @@ void TcpEndpoint::on_broken(Flow& flow) {
   const bool unsent = std::any_of(flow.out.begin() + static_cast<std::ptrdiff_t>(flow.out_first),
                                   flow.out.begin() + static_cast<std::ptrdiff_t>(flow.out_count),
                                   [](const Flow::OutSegment& segment) { return segment.request != nullptr; });
-  if (unsent || !sends_.empty()) {
+  take_returned(flow);
+  if (unsent || !flow.lent.empty() || !sends_.empty()) {
     return fail(Status::error(Code::kRemoteError,
                               "{}: has finished and closed the connection before it took all messages",
                               peer()));
@@ -332,7 +344,7 @@ void TcpEndpoint::finish() {
 void TcpEndpoint::check_closed() {
   if (closed_ || !finishing_ || !usable() || !sends_.empty()) return;
   for (const auto& flow : flows_) {
-    if (!flow->goodbye_sent || flow->has_out()) return;
+    if (!flow->goodbye_sent || flow->has_out() || !flow->lent.empty()) return;
   }
   // When the peer's goodbye has been read, nothing is left unread here, and the kernel delivers the rest
   // after close. Else a close could reset the connection: wait until the peer's kernel has everything.

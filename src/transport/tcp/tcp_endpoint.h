@@ -58,7 +58,8 @@ class TcpEndpoint final : public Endpoint {
   void on_flow_ready(Flow& flow);
   /// Looks for data without an event; false, and does nothing, where other things are waited for, too.
   bool look_at(Flow& flow);
-  void on_segment_written(const Flow::OutSegment& segment) noexcept;
+  /// The kernel needs these bytes of a message no more.
+  void on_sent(Request& request, std::size_t bytes) noexcept;
   /// Moves requests that have ended to `completed`.
   void report(std::vector<Request*>& completed);
   /// Looks at deadlines, dead links and the end of closing; asks for the next tick where one is needed.
@@ -91,6 +92,7 @@ class TcpEndpoint final : public Endpoint {
   void fill(Flow& flow);
   bool write(Flow& flow);
   void send_goodbyes();
+  void take_returned(Flow& flow);
 
   // Receives
   void read(Flow& flow);
@@ -129,7 +131,8 @@ class TcpEndpoint final : public Endpoint {
   std::size_t turn_ = 0;  ///< the flow that is offered the next segments
   bool finishing_ = false;
   bool closed_ = false;
-  bool peer_left_ = false;  ///< it has finished and closed its end
+  std::vector<LentPayloads::Payload> returned_;  ///< by the kernel, in take_returned
+  bool peer_left_ = false;                       ///< it has finished and closed its end
 
   // Receives
   RequestList posted_;

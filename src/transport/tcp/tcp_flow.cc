@@ -19,21 +19,21 @@ constexpr std::size_t kMaxRead = 1 << 20;
 /// Up to this size the kernel takes one piece sooner than it takes several.
 constexpr std::size_t kCopied = 512;
 
-ssize_t put_on_socket(int fd, std::span<iovec> pieces, std::size_t total) noexcept {
-  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-  if (total <= kCopied) {
+ssize_t put_on_socket(int fd, std::span<iovec> pieces, std::size_t total, int flags) noexcept {
+  flags |= MSG_DONTWAIT | MSG_NOSIGNAL;
+  if (total <= kCopied && (flags & MSG_ZEROCOPY) == 0) {
     std::array<std::byte, kCopied> whole;
     std::byte* at = whole.data();
     for (const iovec& piece : pieces) {
       std::memcpy(at, piece.iov_base, piece.iov_len);
       at += piece.iov_len;
     }
-    return ::send(fd, whole.data(), total, kFlags);
+    return ::send(fd, whole.data(), total, flags);
   }
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  return ::sendmsg(fd, &message, kFlags);
+  return ::sendmsg(fd, &message, flags);
 }
 
 }  // namespace
@@ -52,31 +52,48 @@ void Flow::limit_unsent(std::size_t bytes) noexcept {
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit);
 }
 
-Flow::Write Flow::write(std::uint64_t& written) {
-  while (has_out()) {
-    std::array<iovec, 2 * kMaxBatch> pieces;
-    std::size_t count = 0;
-    std::size_t total = 0;
-    std::size_t skip = out_written;
-    for (std::size_t i = out_first; i < out_count; ++i) {
-      OutSegment& segment = out[i];
-      if (skip < kHeaderBytes) {
-        pieces[count++] = {segment.header.data() + skip, kHeaderBytes - skip};
-        total += kHeaderBytes - skip;
-        skip = kHeaderBytes;
-      }
-      const std::size_t payload_skip = skip - kHeaderBytes;
-      if (segment.bytes > payload_skip) {
-        // sendmsg does not write through the pointer.
-        pieces[count++] = {const_cast<std::byte*>(segment.payload) + payload_skip,
-                           segment.bytes - payload_skip};
-        total += segment.bytes - payload_skip;
-      }
-      skip = 0;
+/// What goes into one call: a header that stands before a payload to be lent, some of such a payload, or as
+/// many whole segments as there are before the next one of those.
+Flow::Gathered Flow::gather() {
+  Gathered gathered;
+  std::size_t skip = out_written;
+  for (std::size_t i = out_first; i < out_count; ++i) {
+    OutSegment& segment = out[i];
+    const bool lend =
+        segment.request != nullptr && segment.bytes > 0 && lent.wants(segment.request->capacity);
+    if (skip < kHeaderBytes) {
+      gathered.add(segment.header.data() + skip, kHeaderBytes - skip);
+      skip = kHeaderBytes;
+      gathered.more = lend;
+      if (lend) break;
     }
-    const ssize_t put = put_on_socket(fd.get(), {pieces.data(), count}, total);
+    const std::size_t payload_skip = skip - kHeaderBytes;
+    if (segment.bytes > payload_skip) {
+      gathered.lends = lend;
+      // sendmsg does not write through the pointer.
+      gathered.add(const_cast<std::byte*>(segment.payload) + payload_skip, segment.bytes - payload_skip);
+      if (lend) break;
+    }
+    skip = 0;
+  }
+  return gathered;
+}
+
+Flow::Write Flow::write(std::uint64_t& written) {
+  bool may_lend = true;
+  while (has_out()) {
+    Gathered gathered = gather();
+    const bool lends = gathered.lends && may_lend;
+    const int flags = (lends ? MSG_ZEROCOPY : 0) | (gathered.more ? MSG_MORE : 0);
+    const ssize_t put =
+        put_on_socket(fd.get(), {gathered.pieces.data(), gathered.count}, gathered.total, flags);
     if (put < 0) {
       if (errno == EINTR) continue;
+      if (lends &&
+          errno == ENOBUFS) {  // no more memory may be lent now (RLIMIT_MEMLOCK, net.core.optmem_max)
+        may_lend = false;
+        continue;
+      }
       writable = false;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return Write::kBlocked;
       write_error = errno;
@@ -85,6 +102,7 @@ Flow::Write Flow::write(std::uint64_t& written) {
     }
     maybe_unacknowledged = true;
     written += static_cast<std::uint64_t>(put);
+    if (lends) lent.add_call({out[out_first].request, out[out_first].bytes});
     std::size_t left = static_cast<std::size_t>(put);
     while (left > 0) {
       OutSegment& segment = out[out_first];
@@ -96,10 +114,10 @@ Flow::Write Flow::write(std::uint64_t& written) {
       left -= rest;
       out_written = 0;
       ++out_first;
-      endpoint.on_segment_written(segment);
+      if (lent.close() && segment.request != nullptr) endpoint.on_sent(*segment.request, segment.bytes);
     }
     // The socket took less than was offered: it is full, and an edge will tell when it is not.
-    if (static_cast<std::size_t>(put) < total) {
+    if (static_cast<std::size_t>(put) < gathered.total) {
       writable = false;
       return Write::kBlocked;
     }

@@ -1,6 +1,7 @@
 // One TCP connection of an endpoint: its socket, what is being written to it, what has been read from it.
 //
-// Sending: up to kMaxBatch segments are committed to a flow at a time and written by gathering. Receiving:
+// Sending: up to kMaxBatch segments are committed to a flow at a time and written by gathering; payloads that
+// are lent to the kernel are written alone, as headers are not lent. Receiving:
 // a staging buffer takes headers and small payloads; the rest of a large payload is read straight to its
 // destination, with the next header behind it. Where small messages are polled for, they are peeked at: the
 // kernel acknowledges what is taken from it there and then, which costs a third of a small message's time. So
@@ -9,6 +10,8 @@
 // are consumed in order, and `out` is only changed at its end or by what the kernel has taken; the last
 // `peeked` bytes before `end` are also the first in the socket. Threads: those of the context.
 #pragma once
+
+#include <sys/uio.h>
 
 #include <array>
 #include <cstddef>
@@ -19,6 +22,7 @@
 #include "base/unique_socket.h"
 #include "bootstrap/handshake.h"
 #include "transport/poller.h"
+#include "transport/tcp/tcp_lent.h"
 #include "transport/tcp/tcp_wire.h"
 #include "transport/transport.h"
 
@@ -55,6 +59,9 @@ class Flow final : public Source {
   /// warm in the caches, and goes to the flow that is free first. Does not limit what is on the wire.
   void limit_unsent(std::size_t bytes) noexcept;
 
+  /// Payloads of messages from `bytes` on are sent without a copy, where the kernel can; 0: never.
+  void lend_from(std::uint64_t bytes) noexcept { wants_reports = lent.enable(fd.get(), bytes); }
+
   // Sending
   bool has_out() const noexcept { return out_first < out_count; }
   enum class Write : std::uint8_t { kAll, kBlocked, kBroken };
@@ -89,6 +96,7 @@ class Flow final : public Source {
   bool goodbye_sent = false;    ///< committed; out when !has_out()
   bool write_broken = false;
   int write_error = 0;
+  LentPayloads lent;
   bool maybe_unacknowledged = false;
 
   std::vector<std::byte> staging;
@@ -110,6 +118,19 @@ class Flow final : public Source {
   int end_error = 0;           ///< errno of the end, 0 for an orderly one
 
  private:
+  struct Gathered {
+    std::array<iovec, 2 * kMaxBatch> pieces;
+    std::size_t count = 0;
+    std::size_t total = 0;
+    bool lends = false;  ///< it is of a payload to be lent
+    bool more = false;   ///< such a payload follows
+
+    void add(void* data, std::size_t bytes) {
+      pieces[count++] = {data, bytes};
+      total += bytes;
+    }
+  };
+  Gathered gather();
   Read peek(std::uint64_t& total_read) noexcept;
   Read nothing_read(ssize_t got) noexcept;
 };

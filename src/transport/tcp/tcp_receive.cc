@@ -39,7 +39,8 @@ Status TcpEndpoint::receive(Request& request, void* data, std::size_t capacity, 
 }
 
 bool TcpEndpoint::look_at(Flow& flow) {
-  if (!usable() || flow.parked || flow.has_out() || !sends_.empty() || (posted_.empty() && active_.empty())) {
+  if (!usable() || flow.parked || flow.has_out() || !flow.lent.empty() || !sends_.empty() ||
+      (posted_.empty() && active_.empty())) {
     return false;
   }
   flow.readable = true;

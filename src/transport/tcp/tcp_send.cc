@@ -73,12 +73,17 @@ void TcpEndpoint::fill(Flow& flow) {
   }
 }
 
-void TcpEndpoint::on_segment_written(const Flow::OutSegment& segment) noexcept {
-  if (segment.request == nullptr) return;
-  Request& request = *segment.request;
-  request.transferred += segment.bytes;
-  counters_.payload_sent += segment.bytes;
+void TcpEndpoint::on_sent(Request& request, std::size_t bytes) noexcept {
+  request.transferred += bytes;
+  counters_.payload_sent += bytes;
   if (request.transferred == request.capacity) end(request, Request::State::kDone);
+}
+
+void TcpEndpoint::take_returned(Flow& flow) {
+  returned_.clear();
+  flow.lent.take_returned(flow.fd.get(), returned_);
+  for (const LentPayloads::Payload& payload : returned_) on_sent(*payload.request, payload.bytes);
+  check_closed();
 }
 
 bool TcpEndpoint::write(Flow& flow) {

@@ -10,8 +10,12 @@ namespace onebit::transport {
 Result<std::vector<Device>> ucx_devices(const Settings& settings, const SocketAddress& toward) {
   ONEBIT_RETURN_IF_ERROR(ucx_library().status());
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<Device> ways, tcp_devices(settings, toward));
-  const Device& way = ways.front();
-  return std::vector<Device>{{"ucx", way.address, {}, way.speed_mbps, way.pci_path, false}};
+  Device device;
+  device.name = "ucx";
+  device.address = ways.front().address;
+  device.speed_mbps = ways.front().speed_mbps;
+  device.pci_path = ways.front().pci_path;
+  return std::vector<Device>{std::move(device)};
 }
 
 Result<std::unique_ptr<Context>> make_ucx_context(const Settings& settings, std::vector<Device> devices,

@@ -19,32 +19,40 @@ constexpr int kMostPolls = 16;
 
 }  // namespace
 
-VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, OpenPort& port)
-    : ControlledEndpoint(std::move(core), kMaxControlBytes), port_(port), outgoing_(own_sizes().rendezvous) {}
+VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, std::vector<OpenPort*> ports)
+    : ControlledEndpoint(std::move(core), kMaxControlBytes),
+      ports_(std::move(ports)),
+      outgoing_(own_sizes().rendezvous) {}
 
 Status VerbsEndpoint::make_queues() {
-  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(port_, core_->settings, own_sizes()));
+  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(ports_, core_->settings, own_sizes()));
   return Status();
 }
 
+Introduction VerbsEndpoint::introduction() const {
+  Introduction made = queues_->introduction();
+  made.announced_only = verbs_core().with_gpus;
+  return made;
+}
+
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<VerbsCore> core,
-                                                              std::size_t port, const Handle& handle,
+                                                              std::size_t device, const Handle& handle,
                                                               std::span<const std::byte> hello) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   ONEBIT_RETURN_IF_ERROR(made->make_queues());
-  ONEBIT_ASSIGN_OR_RETURN(
-      auto control, made->core_->control->connect(
-                        0, handle, encode_hello(hello, encode_introduction(made->queues_->introduction()))));
+  ONEBIT_ASSIGN_OR_RETURN(auto control,
+                          made->core_->control->connect(
+                              0, handle, encode_hello(hello, encode_introduction(made->introduction()))));
   made->begin_connecting(std::move(control), hello);
   return made;
 }
 
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::accepted(std::shared_ptr<VerbsCore> core,
-                                                               std::size_t port,
+                                                               std::size_t device,
                                                                std::unique_ptr<Endpoint> control) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   made->control_ = std::move(control);
   VerbsEndpoint& self = *made;
   const auto begin = [&self]() -> Status {
@@ -53,7 +61,7 @@ Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::accepted(std::shared_ptr<V
     ONEBIT_ASSIGN_OR_RETURN(const Introduction introduction, decode_introduction(hello.transports));
     ONEBIT_RETURN_IF_ERROR(self.make_queues());
     ONEBIT_RETURN_IF_ERROR(self.join(introduction));
-    return self.say(self.said_[0], encode_introduction(self.queues_->introduction()));
+    return self.say(self.said_[0], encode_introduction(self.introduction()));
   };
   if (const Status begun = begin(); !begun.ok()) {
     self.control_->abort(begun);  // the peer hears why
@@ -71,10 +79,16 @@ VerbsEndpoint::~VerbsEndpoint() {
 Status VerbsEndpoint::join(const Introduction& introduction) {
   ONEBIT_RETURN_IF_ERROR(queues_->connect(introduction));
   peer_sizes_ = introduction.sizes;
+  peer_ports_ = introduction.ports.size();
+  announced_only_ = introduction.announced_only || verbs_core().with_gpus;
   incoming_.resize(peer_sizes_.rendezvous);
   under_way_.resize(queues_->data_pairs());
-  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), port_.port().name(),
-      fabric_of(port_.port(), port_.address()), queues_->data_pairs());
+  std::string names;
+  for (const OpenPort* const port : ports_) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", port->port().name());
+  }
+  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), names,
+      fabric_of(ports_.front()->port(), ports_.front()->address()), queues_->data_pairs());
   return Status();
 }
 
@@ -117,6 +131,7 @@ bool VerbsEndpoint::poll() {
     if (*count > 0) any = true;
     if (*count < completions.size()) break;
   }
+  if (Status flushed = poll_flush(any); !flushed.ok()) fail(flushed.with_context(peer()));
   if (any) {
     check_finished();
     pump();
@@ -141,11 +156,14 @@ Status VerbsEndpoint::on_completion(const ibv_wc& completion) {
 }
 
 Status VerbsEndpoint::arm() {
-  return queues_ != nullptr ? queues_->arm() : Status();
+  if (queues_ == nullptr) return Status();
+  if (flush_ != nullptr) ONEBIT_RETURN_IF_ERROR(flush_->arm());
+  return queues_->arm();
 }
 
 void VerbsEndpoint::on_failed(const ibv_wc& completion) {
-  const std::string over = port_.port().name();
+  const OpenPort& port = queues_->port_of(completion);
+  const std::string over = port.port().name();
   if (completion.status == IBV_WC_RETRY_EXC_ERR) {
     return on_broken(
         Status::error(Code::kRemoteError,
@@ -154,7 +172,7 @@ void VerbsEndpoint::on_failed(const ibv_wc& completion) {
                       peer(), over, core_->settings.ib_retries));
   }
   on_broken(Status::error(Code::kRemoteError, "{}: the connection over {} broke: {}", peer(), over,
-                          port_.library().wc_status_str(completion.status)));
+                          port.library().wc_status_str(completion.status)));
 }
 
 bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const noexcept {
@@ -166,13 +184,15 @@ bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const no
 
 void VerbsEndpoint::drop() noexcept {
   queues_.reset();  // before the requests end: nothing may be written to their memory any more
+  flush_.reset();
+  fail_all(flushes_);
   for (Outgoing& each : outgoing_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
   for (Incoming& each : incoming_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
   fail_all(sends_);
   fail_all(posted_);
@@ -182,7 +202,7 @@ void VerbsEndpoint::drop() noexcept {
 }
 
 bool VerbsEndpoint::all_sent() const {
-  return !incoming_.empty() && sends_.empty() && queues_->all_sent() &&
+  return !incoming_.empty() && sends_.empty() && flushes_.empty() && queues_->all_sent() &&
          std::none_of(outgoing_.begin(), outgoing_.end(),
                       [](const Outgoing& o) { return o.request != nullptr; });
 }
@@ -194,6 +214,7 @@ bool VerbsEndpoint::all_taken(std::uint32_t messages) const {
 }
 
 bool VerbsEndpoint::settled(Clock::time_point now) const {
+  if (std::exchange(arrived_, counters_.wire_received) != counters_.wire_received) last_arrival_ = now;
   return goodbye_received_ || now - last_arrival_ >= kLinger;
 }
 

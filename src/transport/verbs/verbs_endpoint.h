@@ -24,6 +24,7 @@
 #include "transport/request_list.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs_core.h"
+#include "transport/verbs/verbs_flush.h"
 #include "transport/verbs/verbs_queues.h"
 #include "transport/verbs/verbs_wire.h"
 
@@ -31,12 +32,12 @@ namespace onebit::transport {
 
 class VerbsEndpoint final : public ControlledEndpoint {
  public:
-  /// The connecting end, through the port with this index, to a listener of the control context.
-  static Result<std::unique_ptr<VerbsEndpoint>> connect(std::shared_ptr<VerbsCore> core, std::size_t port,
+  /// The connecting end, through the device with this index, to a listener of the control context.
+  static Result<std::unique_ptr<VerbsEndpoint>> connect(std::shared_ptr<VerbsCore> core, std::size_t device,
                                                         const Handle& handle,
                                                         std::span<const std::byte> hello);
   /// The accepting end, over its control connection.
-  static Result<std::unique_ptr<VerbsEndpoint>> accepted(std::shared_ptr<VerbsCore> core, std::size_t port,
+  static Result<std::unique_ptr<VerbsEndpoint>> accepted(std::shared_ptr<VerbsCore> core, std::size_t device,
                                                          std::unique_ptr<Endpoint> control);
   ~VerbsEndpoint() override;
 
@@ -44,6 +45,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
+  Status flush(Request& request, const void* data, std::size_t bytes, Memory* memory) override;
   std::optional<WaitingMessage> waiting_message() const override;
 
   // For VerbsCore.
@@ -57,15 +59,15 @@ class VerbsEndpoint final : public ControlledEndpoint {
   /// A large message to the peer, by the number that it was announced with.
   struct Outgoing {
     Request* request = nullptr;  ///< null: the number is free
-    RegisteredMemory::Hold memory;
+    PortHolds memory;
     std::uint64_t address = 0;
-    std::uint32_t key = 0;
+    std::array<std::uint32_t, kMaxPorts> keys{};  ///< by the peer's ports
     std::uint32_t segments_under_way = 0;
   };
   /// A large message from the peer that a receive has matched.
   struct Incoming {
     Request* request = nullptr;
-    RegisteredMemory::Hold memory;
+    PortHolds memory;
   };
   /// A message in its slot, not yet matched.
   struct Arrival {
@@ -77,7 +79,7 @@ class VerbsEndpoint final : public ControlledEndpoint {
     std::uint32_t bytes = 0;
   };
 
-  VerbsEndpoint(std::shared_ptr<VerbsCore> core, OpenPort& port);
+  VerbsEndpoint(std::shared_ptr<VerbsCore> core, std::vector<OpenPort*> ports);
 
   // Life
   Status make_queues();
@@ -88,8 +90,12 @@ class VerbsEndpoint final : public ControlledEndpoint {
   bool settled(Clock::time_point now) const override;
   void drop() noexcept override;
   void on_failed(const ibv_wc& completion);
+  /// With the peer's name, which takes longer than a small message: an error only.
+  Status with_peer(Status status) const { return status.ok() ? status : status.with_context(peer()); }
   Status on_completion(const ibv_wc& completion);
-  const QueueSizes& own_sizes() const noexcept { return static_cast<const VerbsCore&>(*core_).sizes; }
+  Introduction introduction() const;
+  const VerbsCore& verbs_core() const noexcept { return static_cast<const VerbsCore&>(*core_); }
+  const QueueSizes& own_sizes() const noexcept { return verbs_core().sizes; }
 
   // Sends
   void pump() override;
@@ -98,10 +104,15 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status send_next(bool& sent);
   Status announce(Request& request, bool& sent);
   Status write_segments();
+  bool has_room(std::size_t pair) const noexcept;
+  Status write_segment(std::size_t pair);
   Status take_advertisement(const MessageHeader& header);
   Status on_segment_sent(std::size_t pair);
   bool take_credits(const MessageHeader& header);
-  std::size_t most_eager() const noexcept { return peer_sizes_.slot_bytes - kMessageHeaderBytes; }
+  /// Bytes of a message that goes through a slot: the processor copies it at both ends.
+  std::size_t most_eager() const noexcept {
+    return announced_only_ ? 0 : peer_sizes_.slot_bytes - kEagerHeaderBytes;
+  }
 
   // Receives
   Status on_arrival(const ibv_wc& completion);
@@ -110,14 +121,19 @@ class VerbsEndpoint final : public ControlledEndpoint {
   Status take_eager(const Arrival& arrival, Request& request);
   Status take_announced(const Arrival& arrival, Request& request);
   bool credits_are_due() const noexcept;
+  Status begin_flush();
+  Status poll_flush(bool& any);
 
-  OpenPort& port_;
-  std::unique_ptr<VerbsQueues> queues_;  ///< null after a failure
-  Clock::time_point last_arrival_{};
+  const std::vector<OpenPort*> ports_;
+  std::unique_ptr<VerbsQueues> queues_;       ///< null after a failure
+  mutable std::uint64_t arrived_ = 0;         ///< bytes, when that was looked at last
+  mutable Clock::time_point last_arrival_{};  ///< not before it; known while this end closes
 
   // Sends
   RequestList sends_;  ///< in order; nothing of them is on its way
   QueueSizes peer_sizes_;
+  std::size_t peer_ports_ = 1;
+  bool announced_only_ = false;   ///< one of the two ends may have its messages in the memory of a GPU
   std::uint32_t slots_used_ = 0;  ///< of the peer's, since the beginning
   std::uint32_t peer_slots_freed_ = 0;
   std::uint32_t segments_used_ = 0;
@@ -136,6 +152,8 @@ class VerbsEndpoint final : public ControlledEndpoint {
   std::uint32_t slots_told_ = 0;  ///< of `slots_freed_`, what the peer knows
   std::uint32_t segments_freed_ = 0;
   std::uint32_t segments_told_ = 0;
+  RequestList flushes_;                ///< the first one is under way
+  std::unique_ptr<VerbsFlush> flush_;  ///< made by the first
 };
 
 }  // namespace onebit::transport

@@ -12,8 +12,9 @@
 namespace onebit::transport {
 
 Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
-                              std::uint32_t check, Memory* /*memory*/) {
+                              std::uint32_t check, Memory* memory) {
   ONEBIT_RETURN_IF_ERROR(post(request, data, capacity, tag, check));
+  request.memory = memory;
   if (arrivals_.empty()) return Status();
   if (Status matched = match(); !matched.ok()) {
     fail(std::move(matched));
@@ -36,7 +37,6 @@ Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
   if (const char* problem = decode_message(queues_->slot(slot), completion.byte_len, header))
     return bad_data(problem);
   if (incoming_.empty()) return bad_data("a message before its introduction");
-  last_arrival_ = Clock::now();
   counters_.wire_received += completion.byte_len;
   if (!take_credits(header)) return bad_data("more credits than it had");
   switch (header.kind) {
@@ -79,7 +79,7 @@ Status VerbsEndpoint::match() {
 
 Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
   if (request.bytes > 0) {
-    std::memcpy(request.data, queues_->slot(arrival.slot) + kMessageHeaderBytes, request.bytes);
+    std::memcpy(request.data, queues_->slot(arrival.slot) + kEagerHeaderBytes, request.bytes);
   }
   counters_.payload_received += request.bytes;
   end(request, Request::State::kDone);
@@ -89,7 +89,7 @@ Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
 Status VerbsEndpoint::take_announced(const Arrival& arrival, Request& request) {
   Incoming& incoming = incoming_[arrival.header.rendezvous];
   incoming.request = &request;  // from here on it is not lost in a failure
-  auto memory = port_.memory().hold(request.data, request.bytes, true);
+  auto memory = VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory);
   if (!memory.ok()) return memory.status().with_context(fmt::format("receive from {}", peer()));
   incoming.memory = std::move(*memory);
   to_advertise_.push_back(arrival.header.rendezvous);
@@ -105,7 +105,6 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   const std::uint32_t bytes = completion.byte_len;
   if (bytes == 0 || bytes > request.bytes - request.transferred)
     return bad_data("more bytes of a message than it has");
-  last_arrival_ = Clock::now();
   request.transferred += bytes;
   counters_.payload_received += bytes;
   counters_.wire_received += bytes;
@@ -115,6 +114,42 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   incoming = Incoming();
   end(request, Request::State::kDone);
   return arrivals_.empty() ? Status() : match();
+}
+
+Status VerbsEndpoint::flush(Request& request, const void* data, std::size_t bytes, Memory* memory) {
+  if (!verbs_core().with_gpus || bytes == 0) return Endpoint::flush(request, data, bytes, memory);
+  if (request.state == Request::State::kPending) {
+    return Status(Code::kInvalidUsage, "the request is already pending");
+  }
+  if (!usable())
+    return state() == State::kFailed ? status() : Status(Code::kInvalidUsage, "not yet connected");
+  if (flush_ == nullptr) {
+    ONEBIT_ASSIGN_OR_RETURN(flush_, VerbsFlush::make(ports_, core_->settings));
+  }
+  request.state = Request::State::kPending;
+  request.data = static_cast<std::byte*>(const_cast<void*>(data));
+  request.capacity = request.bytes = bytes;
+  request.memory = memory;
+  flushes_.push(request);
+  if (Status begun = begin_flush(); !begun.ok()) fail(begun.with_context(peer()));
+  return Status();
+}
+
+Status VerbsEndpoint::begin_flush() {
+  if (flushes_.empty() || flush_->busy()) return Status();
+  const Request& request = *flushes_.first();
+  ONEBIT_ASSIGN_OR_RETURN(auto memory,
+                          VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory));
+  return flush_->begin(request.data, std::move(memory));
+}
+
+Status VerbsEndpoint::poll_flush(bool& any) {
+  if (flush_ == nullptr || !flush_->busy()) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const bool ended, flush_->poll());
+  if (!ended) return Status();
+  any = true;
+  end(*flushes_.pop(), Request::State::kDone);
+  return begin_flush();
 }
 
 std::optional<WaitingMessage> VerbsEndpoint::waiting_message() const {

@@ -8,7 +8,7 @@ are in memory. Invariant: a step that raises has changed neither parameters nor 
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 from onebit import _abi
@@ -140,6 +140,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def info(self) -> Info:
         """Steps taken and skipped, the stage, and memory."""
         return Info(0, 0, False, True, 0) if self._native is None else self._native.info()
+
+    def residual_norm(self) -> Tuple[float, float]:
+        """L2 norms of the residuals on this rank: of its own tensors, and of the partitions that it owns."""
+        return (0.0, 0.0) if self._native is None else self._native.residual_norm()
 
     def decision(self) -> str:
         """How steps are exchanged now, and why."""

@@ -14,7 +14,8 @@ class Report:
     """A report. ``str()`` gives the text, `as_dict` plain numbers and texts.
 
     Of each communicator: bytes sent and received, what fp32 (or whatever type was given) would have sent the exact way, the
-    ratio of the two, calls by way, memory of residuals. Of each optimizer: its stage and why, steps, memory. Of each hook:
+    ratio of the two, calls by way, where the time of those in 1 bit went, memory and L2 norms of residuals. Of each
+    optimizer: its stage and why, steps, memory, L2 norms of its residuals. Of each hook:
     why the last call of each bucket went as it did.
     """
 
@@ -47,11 +48,17 @@ class Report:
             calls = f"{each['compressed_calls']} calls in 1 bit, {each['exact_calls']} exact"
             ratio = f", {each['ratio']:.1f} times less than all exact" if each["ratio"] is not None else ""
             lines.append(f"  {calls}{ratio}; residuals of tags take {_size(each['residual_bytes'])}")
+            if each["compressed_ns"] > 0:
+                lines.append("  " + _times(each))
+            if each["residual_bytes"] > 0:
+                lines.append("  " + _norms(each["residual_norm"]))
             if each["failure"] is not None:
                 lines.append(f"  unusable: {each['failure']}")
         for each in self._content["optimizers"]:
             lines.append(f"{each['type']} '{each['name']}': step {each['steps']}, {each['skipped_steps']} skipped")
             lines.append(f"  {each['decision']}; state takes {_size(each['memory'])}")
+            if any(each["residual_norm"]):
+                lines.append("  " + _norms(each["residual_norm"]))
         for each in self._content["hooks"]:
             lines.append(f"hook '{each['name']}':")
             lines += [f"  {tag}: {why}" for tag, why in each["decisions"].items()]
@@ -74,6 +81,7 @@ def _communicator(comm: Communicator) -> Dict[str, Any]:
         "rank": comm.rank,
         "ranks": comm.size,
         **stats,
+        "residual_norm": comm.residual_norm(),
         "exact_bytes": exact,
         "ratio": exact / sent if sent > 0 and exact > 0 else None,
         "failure": None if failure is None else failure.name,
@@ -88,7 +96,23 @@ def _optimizer(optimizer: OneBitOptimizer) -> Dict[str, Any]:
         "communicator": optimizer.comm.name,
         **info._asdict(),
         "decision": optimizer.decision(),
+        "residual_norm": optimizer.residual_norm(),
     }
+
+
+def _times(stats: Dict[str, Any]) -> str:
+    """Computing is added up over threads; waiting is of the calls' own time."""
+    whole, encode, average, decode, waiting = (
+        stats[f"{name}_ns"] / 1e9 for name in ("compressed", "encode", "average", "decode", "waiting")
+    )
+    return (
+        f"calls in 1 bit took {whole:.3f} s: encode {encode:.3f}, average {average:.3f}, decode {decode:.3f} (of all threads); "
+        f"wire and late ranks {waiting:.3f}"
+    )
+
+
+def _norms(norms: Any) -> str:
+    return f"norm of the residuals: {norms[0]:.4g} of this rank's tensors, {norms[1]:.4g} of its partitions"
 
 
 def _size(count: float) -> str:
