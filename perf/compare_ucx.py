@@ -52,7 +52,7 @@ def figures(program, port, args, env, failure):
         with tempfile.TemporaryDirectory(prefix="onebit-compare-") as folder:
             path = os.path.join(folder, "out.json")
             run_both([perf, "--listen", str(port)],
-                     [perf, "--connect", f"127.0.0.1:{port}", "--poll", "--size", str(SIZE), "--inflight", str(INFLIGHT),
+                     [perf, "--connect", f"127.0.0.1:{port}", "--poll", "--size", str(SIZE), "--inflight", str(INFLIGHT), "--buffers", "1",
                       "--seconds", str(args.seconds), "--pings", str(PINGS), "--json", path], env, failure)
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
