@@ -17,7 +17,6 @@ constexpr const char* kLibrary = "libucp.so.0";
 
 // UCX's levels of its log, by their values, and what a handler returns: "this line needs no other handler".
 constexpr int kUcxError = 1;
-constexpr int kUcxWarn = 2;
 constexpr int kUcxInfo = 4;
 constexpr int kStop = 0;
 using UcxLogHandler = int (*)(const char* file, unsigned line, const char* function, int level,
