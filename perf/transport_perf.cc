@@ -42,7 +42,7 @@ struct Plan {
   std::uint32_t inflight = 8;
   std::uint32_t pings = 20'000;
   std::uint32_t buffers = 0;  ///< 0 = one for each message under way
-  std::uint32_t unused = 0;   ///< no padding
+  std::uint32_t polls = 0;    ///< 1: wait by asking again and again, 0: by sleeping
 };
 /// What the listening side has measured.
 struct Outcome {
@@ -93,11 +93,11 @@ Status all_of(int fd, short events, Call call, Byte* at, std::size_t bytes) {
 /// One end, connected, with the way to wait for a request.
 class Line {
  public:
-  Line(std::unique_ptr<Context> context, std::unique_ptr<Endpoint> endpoint)
-      : context_(std::move(context)), endpoint_(std::move(endpoint)) {}
+  Line(std::unique_ptr<Context> context, std::unique_ptr<Endpoint> endpoint, const Plan& plan)
+      : context_(std::move(context)), endpoint_(std::move(endpoint)), timeout_(plan.polls != 0 ? 0 : -1) {}
   Endpoint& endpoint() { return *endpoint_; }
   Status progress() {
-    ONEBIT_RETURN_IF_ERROR(context_->progress(std::chrono::milliseconds(-1), completed_));
+    ONEBIT_RETURN_IF_ERROR(context_->progress(timeout_, completed_));
     completed_.clear();
     return endpoint_->status();
   }
@@ -124,6 +124,7 @@ class Line {
  private:
   std::unique_ptr<Context> context_;
   std::unique_ptr<Endpoint> endpoint_;
+  std::chrono::milliseconds timeout_;
   std::vector<Request*> completed_;
 };
 
@@ -227,7 +228,7 @@ Status run_listen(std::uint16_t port, const onebit::Settings& settings, std::uin
   Plan plan;
   if (endpoint->hello().size() != sizeof plan) return Status(Code::kDataError, "another transport_perf");
   std::memcpy(&plan, endpoint->hello().data(), sizeof plan);
-  Line line(std::move(context), std::move(endpoint));
+  Line line(std::move(context), std::move(endpoint), plan);
   return serve(line, plan);
 }
 
@@ -255,7 +256,7 @@ Status run_connect(const std::string& where, const Plan& plan, const onebit::Set
     ONEBIT_RETURN_IF_ERROR(context->progress(std::chrono::milliseconds(100), completed));
   }
   ONEBIT_RETURN_IF_ERROR(endpoint->status());
-  Line line(std::move(context), std::move(endpoint));
+  Line line(std::move(context), std::move(endpoint), plan);
   Outcome outcome;
   double own_cpu = 0;
   std::vector<double> half_trips;
@@ -288,6 +289,7 @@ int main(int argc, char** argv) {
   std::string json_file;
   std::uint32_t flows = 1;
   double seconds = 5;
+  bool polls = false;
   Plan plan;
   app.add_option("--listen", port, "Wait on this port for the other side, once");
   app.add_option("--connect", where, "HOST:PORT of the listening side");
@@ -304,8 +306,10 @@ int main(int argc, char** argv) {
   app.add_option("--flows", flows, "TCP connections")->check(CLI::Range(1, 32))->capture_default_str();
   app.add_option("--seconds", seconds, "How long to send")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--pings", plan.pings, "Round trips of 8 bytes")->capture_default_str();
+  app.add_flag("--poll", polls, "Never sleep, on both sides (rdma's own programs do not, either)");
   app.add_option("--json", json_file, "Write the result to this file");
   CLI11_PARSE(app, argc, argv);
+  plan.polls = polls ? 1 : 0;
   if ((port == 0) == where.empty()) {
     fmt::print(stderr, "transport_perf: give one of --listen PORT and --connect HOST:PORT\n");
     return 2;

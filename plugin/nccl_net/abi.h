@@ -34,6 +34,8 @@ using Profiler = Result (*)(void** event, int type, void* parent, std::int64_t p
 
 inline constexpr std::size_t kHandleBytes = 128;
 inline constexpr int kPointerHost = 0x1;
+inline constexpr int kPointerCuda = 0x2;
+inline constexpr int kPointerDmaBuf = 0x4;
 inline constexpr int kMaxRequests = 32;  ///< in flight on one comm; of a send comm, for each of maxRecvs
 
 /// A merged device: the devices that it stripes over.

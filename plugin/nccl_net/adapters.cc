@@ -18,8 +18,6 @@ using abi::Result;
 /// NCCL's messages are never larger than this in one piece; sizes in `test` are of type int.
 constexpr std::size_t kAdvertisedBytes = kMaxMessage;
 constexpr int kMaxComms = 65536;
-/// What regMr hands out: TCP reads and writes any memory.
-char g_any_memory;
 
 template <typename Call>
 Result guarded(Call call) noexcept {
@@ -53,12 +51,14 @@ Result get_properties(int dev, Properties* out) {
     filled.name = device.name;
     filled.pciPath = device.pci_path;
     filled.guid = device.guid;
-    filled.ptrSupport = abi::kPointerHost;
+    filled.ptrSupport = device.pointers;
     filled.speed = device.speed_mbps;
     filled.port = 0;
     filled.latency = 0;  // NCCL's own figure for networks
     filled.maxComms = kMaxComms;
-    filled.maxRecvs = kMaxReceives;
+    // A message that comes before its receive is kept in the host's memory, from where a GPU's cannot be
+    // reached: so one sender for each connection, whose messages wait.
+    filled.maxRecvs = device.pointers == abi::kPointerHost ? kMaxReceives : 1;
     if constexpr (requires { filled.netDeviceType; }) {
       filled.netDeviceType = 0;  // the host's
       filled.netDeviceVersion = 0;
@@ -186,30 +186,42 @@ Result close_listen(void* comm) {
 
 // --- Memory ---
 
-template <typename Size>
-Result register_memory(void* /*comm*/, void* /*data*/, Size /*size*/, int type, void** mhandle) {
-  return guarded([&] {
-    if (type != abi::kPointerHost) {
-      return Status::error(Code::kInvalidUsage, "memory of type {}: only host memory ({}) can be registered",
-                           type, abi::kPointerHost);
-    }
-    if (mhandle != nullptr) *mhandle = &g_any_memory;
+/// A memory that `call` registers, as a handle of NCCL's.
+template <typename Call>
+Result registered(void* comm, void** mhandle, Call call) noexcept {
+  return guarded([&]() -> Status {
+    if (comm == nullptr || mhandle == nullptr) return missing("the comm or the memory's handle");
+    *mhandle = nullptr;
+    ONEBIT_ASSIGN_OR_RETURN(std::unique_ptr<transport::Memory> memory, call(*static_cast<Comm*>(comm)));
+    *mhandle = memory.release();
     return Status();
   });
 }
-Result deregister_memory(void* /*comm*/, void* /*mhandle*/) {
+template <typename Size>
+Result register_memory(void* comm, void* data, Size size, int type, void** mhandle) {
+  return registered(comm, mhandle,
+                    [&](Comm& of) { return of.register_memory(data, static_cast<std::size_t>(size), type); });
+}
+Result register_dma_buf(void* comm, void* data, std::size_t size, int /*type*/, std::uint64_t offset, int fd,
+                        void** mhandle) {
+  return registered(comm, mhandle, [&](Comm& of) { return of.register_dma_buf(data, size, {fd, offset}); });
+}
+/// What regMr has made; null is let pass.
+Result deregister_memory(void* /*comm*/, void* mhandle) {
+  delete static_cast<transport::Memory*>(mhandle);
   return Result::kSuccess;
 }
 
 // --- Messages ---
 
-Result isend_v10(void* comm, void* data, std::size_t size, int tag, void* /*mhandle*/, void* /*phandle*/,
+Result isend_v10(void* comm, void* data, std::size_t size, int tag, void* mhandle, void* /*phandle*/,
                  void** request) {
   return guarded([&]() -> Status {
     if (comm == nullptr || request == nullptr) return missing("an argument of isend");
     *request = nullptr;
     ONEBIT_ASSIGN_OR_RETURN(
-        *request, static_cast<SendComm*>(static_cast<Comm*>(comm))->send(data, size, static_cast<Tag>(tag)));
+        *request, static_cast<SendComm*>(static_cast<Comm*>(comm))
+                      ->send(data, size, static_cast<Tag>(tag), static_cast<transport::Memory*>(mhandle)));
     return Status();
   });
 }
@@ -220,7 +232,7 @@ Result isend(void* comm, void* data, Size size, int tag, void* mhandle, void** r
 
 /// NCCL may hand in a request of 1, which says that it does not insist on the completion: it is overwritten.
 template <typename Size>
-Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** /*mhandles*/, void** request) {
+Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** mhandles, void** request) {
   return guarded([&]() -> Status {
     if (comm == nullptr || request == nullptr || data == nullptr || sizes == nullptr || tags == nullptr) {
       return missing("an argument of irecv");
@@ -232,8 +244,10 @@ Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** /*mh
     }
     std::array<ReceiveComm::Wanted, kMaxReceives> wanted;
     for (int i = 0; i < n; ++i) {
+      void* const mhandle = mhandles != nullptr ? mhandles[i] : nullptr;
       wanted[static_cast<std::size_t>(i)] = {data[i], static_cast<std::size_t>(sizes[i]),
-                                             static_cast<Tag>(tags[i])};
+                                             static_cast<Tag>(tags[i]),
+                                             static_cast<transport::Memory*>(mhandle)};
     }
     ONEBIT_ASSIGN_OR_RETURN(*request, static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
                                           ->receive({wanted.data(), static_cast<std::size_t>(n)}));
@@ -245,11 +259,23 @@ Result irecv_v10(void* comm, int n, void** data, std::size_t* sizes, int* tags, 
   return irecv(comm, n, data, sizes, tags, mhandles, request);
 }
 
-/// Host memory needs no flush.
-Result iflush(void* /*comm*/, int /*n*/, void** /*data*/, int* /*sizes*/, void** /*mhandles*/,
-              void** request) {
-  if (request != nullptr) *request = nullptr;
-  return Result::kSuccess;
+/// Null as the request where there is nothing to wait for, as in the host's memory. The last message that has
+/// bytes stands for all: they came the same way.
+Result iflush(void* comm, int n, void** data, int* sizes, void** mhandles, void** request) {
+  return guarded([&]() -> Status {
+    if (comm == nullptr || request == nullptr || (n > 0 && (data == nullptr || sizes == nullptr))) {
+      return missing("an argument of iflush");
+    }
+    *request = nullptr;
+    int last = n - 1;
+    while (last >= 0 && sizes[last] == 0) --last;
+    if (last < 0) return Status();
+    void* const mhandle = mhandles != nullptr ? mhandles[last] : nullptr;
+    ONEBIT_ASSIGN_OR_RETURN(*request, static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
+                                          ->flush(data[last], static_cast<std::size_t>(sizes[last]),
+                                                  static_cast<transport::Memory*>(mhandle)));
+    return Status();
+  });
 }
 
 Result test(void* request, int* done, int* sizes) {
@@ -268,45 +294,70 @@ Result test(void* request, int* done, int* sizes) {
 constexpr char kName[] = "onebit";
 
 template <typename Properties, typename RegistrationSize, int Version>
-constexpr abi::TableV7to8<Properties, RegistrationSize> table_v7_to_8{
-    kName,        init_v6<Version>,
-    devices,      get_properties<Properties>,
-    listen_v6,    connect_v7,
-    accept_v7,    register_memory<RegistrationSize>,
-    nullptr,      deregister_memory,
-    isend<int>,   irecv<int>,
-    iflush,       test,
-    close_comm,   close_comm,
-    close_listen, nullptr,
-    nullptr};
+constexpr abi::TableV7to8<Properties, RegistrationSize> table_v7_to_8{kName,
+                                                                      init_v6<Version>,
+                                                                      devices,
+                                                                      get_properties<Properties>,
+                                                                      listen_v6,
+                                                                      connect_v7,
+                                                                      accept_v7,
+                                                                      register_memory<RegistrationSize>,
+                                                                      register_dma_buf,
+                                                                      deregister_memory,
+                                                                      isend<int>,
+                                                                      irecv<int>,
+                                                                      iflush,
+                                                                      test,
+                                                                      close_comm,
+                                                                      close_comm,
+                                                                      close_listen,
+                                                                      nullptr,
+                                                                      nullptr};
 
 template <typename Properties, int MaxDevices, int Version>
-constexpr abi::TableV11to12<Properties, MaxDevices> table_v11_to_12{
-    kName,        init_v11<Version>,
-    devices,      get_properties<Properties>,
-    listen_v11,   connect_v11,
-    accept_v7,    register_memory<std::size_t>,
-    nullptr,      deregister_memory,
-    isend_v10,    irecv_v10,
-    iflush,       test,
-    close_comm,   close_comm,
-    close_listen, nullptr,
-    nullptr,      make_virtual_device<MaxDevices>,
-    finalize,     set_attributes};
+constexpr abi::TableV11to12<Properties, MaxDevices> table_v11_to_12{kName,
+                                                                    init_v11<Version>,
+                                                                    devices,
+                                                                    get_properties<Properties>,
+                                                                    listen_v11,
+                                                                    connect_v11,
+                                                                    accept_v7,
+                                                                    register_memory<std::size_t>,
+                                                                    register_dma_buf,
+                                                                    deregister_memory,
+                                                                    isend_v10,
+                                                                    irecv_v10,
+                                                                    iflush,
+                                                                    test,
+                                                                    close_comm,
+                                                                    close_comm,
+                                                                    close_listen,
+                                                                    nullptr,
+                                                                    nullptr,
+                                                                    make_virtual_device<MaxDevices>,
+                                                                    finalize,
+                                                                    set_attributes};
 
 }  // namespace
 
 #define ONEBIT_EXPORT extern "C" __attribute__((visibility("default"))) const
-// The entries that are null: regMrDmaBuf (no CUDA memory), getDeviceMr, irecvConsumed (no offload to a
-// device).
-ONEBIT_EXPORT abi::TableV6 ncclNetPlugin_v6{kName,       init_v6<6>,
-                                            devices,     get_properties<abi::PropertiesV6>,
-                                            listen_v6,   connect_v6,
-                                            accept_v6,   register_memory<int>,
-                                            nullptr,     deregister_memory,
-                                            isend<int>,  irecv<int>,
-                                            iflush,      test,
-                                            close_comm,  close_comm,
+// The entries that are null: getDeviceMr, irecvConsumed (no offload to a device).
+ONEBIT_EXPORT abi::TableV6 ncclNetPlugin_v6{kName,
+                                            init_v6<6>,
+                                            devices,
+                                            get_properties<abi::PropertiesV6>,
+                                            listen_v6,
+                                            connect_v6,
+                                            accept_v6,
+                                            register_memory<int>,
+                                            register_dma_buf,
+                                            deregister_memory,
+                                            isend<int>,
+                                            irecv<int>,
+                                            iflush,
+                                            test,
+                                            close_comm,
+                                            close_comm,
                                             close_listen};
 ONEBIT_EXPORT abi::TableV7 ncclNetPlugin_v7 = table_v7_to_8<abi::PropertiesV7, int, 7>;
 ONEBIT_EXPORT abi::TableV8 ncclNetPlugin_v8 = table_v7_to_8<abi::PropertiesV8, std::size_t, 8>;
@@ -318,7 +369,7 @@ ONEBIT_EXPORT abi::TableV9 ncclNetPlugin_v9{kName,
                                             connect_v7,
                                             accept_v7,
                                             register_memory<std::size_t>,
-                                            nullptr,
+                                            register_dma_buf,
                                             deregister_memory,
                                             isend<std::size_t>,
                                             irecv<std::size_t>,
@@ -330,16 +381,26 @@ ONEBIT_EXPORT abi::TableV9 ncclNetPlugin_v9{kName,
                                             nullptr,
                                             nullptr,
                                             make_virtual_device<4>};
-ONEBIT_EXPORT abi::TableV10 ncclNetPlugin_v10{kName,        init_v10,
-                                              devices,      get_properties<abi::PropertiesV9>,
-                                              listen_v6,    connect_v10,
-                                              accept_v7,    register_memory<std::size_t>,
-                                              nullptr,      deregister_memory,
-                                              isend_v10,    irecv_v10,
-                                              iflush,       test,
-                                              close_comm,   close_comm,
-                                              close_listen, nullptr,
-                                              nullptr,      make_virtual_device<4>};
+ONEBIT_EXPORT abi::TableV10 ncclNetPlugin_v10{kName,
+                                              init_v10,
+                                              devices,
+                                              get_properties<abi::PropertiesV9>,
+                                              listen_v6,
+                                              connect_v10,
+                                              accept_v7,
+                                              register_memory<std::size_t>,
+                                              register_dma_buf,
+                                              deregister_memory,
+                                              isend_v10,
+                                              irecv_v10,
+                                              iflush,
+                                              test,
+                                              close_comm,
+                                              close_comm,
+                                              close_listen,
+                                              nullptr,
+                                              nullptr,
+                                              make_virtual_device<4>};
 ONEBIT_EXPORT abi::TableV11 ncclNetPlugin_v11 = table_v11_to_12<abi::PropertiesV11, 4, 11>;
 ONEBIT_EXPORT abi::TableV12 ncclNetPlugin_v12 = table_v11_to_12<abi::PropertiesV12, 8, 12>;
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "nccl_net/abi.h"
+
 namespace onebit::nccl_net {
 
 Comm::Comm(Line line, std::string_view what)
@@ -36,6 +38,28 @@ Status Comm::fail(const Status& status) {
   error_ = status;
   line_.endpoint->abort(status);
   return error_;
+}
+
+Result<std::unique_ptr<transport::Memory>> Comm::register_memory(void* data, std::size_t bytes, int type) {
+  if (generation_ != UniqueSocket::process_generation()) return usable();
+  const bool of_gpu = type == abi::kPointerCuda && line_.context->devices().front().takes_peer_memory;
+  if (type != abi::kPointerHost && !of_gpu) {
+    return Status::error(
+        Code::kInvalidUsage, "{}: memory of type {} cannot be registered: only the host's ({}){}", what_,
+        type, abi::kPointerHost,
+        type == abi::kPointerCuda ? ", and a GPU's where the module nvidia_peermem is loaded" : "");
+  }
+  auto memory = line_.context->register_memory(data, bytes);
+  if (!memory.ok()) return memory.status().with_context(what_);
+  return memory;
+}
+
+Result<std::unique_ptr<transport::Memory>> Comm::register_dma_buf(void* data, std::size_t bytes,
+                                                                  const transport::DmaBuf& buffer) {
+  if (generation_ != UniqueSocket::process_generation()) return usable();
+  auto memory = line_.context->register_dma_buf(data, bytes, buffer);
+  if (!memory.ok()) return memory.status().with_context(what_);
+  return memory;
 }
 
 void Comm::finish() {

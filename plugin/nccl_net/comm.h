@@ -2,7 +2,8 @@
 //
 // Each comm has a transport context of its own and shares nothing with any other object. So NCCL's rule, one
 // thread at a time for each comm, is all that is needed, whatever its threads do with the others: the service
-// thread makes a comm, the progress thread uses it, the service thread closes it. Nothing here blocks.
+// thread makes a comm, the progress thread uses it, the service thread closes it. Only memory may be
+// registered beside that. Nothing here blocks.
 // Invariant: after the first error every call returns it, and the peer has been told.
 #pragma once
 
@@ -48,6 +49,12 @@ class Comm {
   /// Moves what can be moved. Sets `done`, and then `sizes` (may be null), one for each message of the
   /// request, which is free again.
   virtual Status test(Operation& operation, bool& done, int* sizes) = 0;
+  /// For the sends and receives of this comm. Any thread: NCCL registers while its progress thread is at
+  /// work.
+  /// `type`: of abi.h.
+  Result<std::unique_ptr<transport::Memory>> register_memory(void* data, std::size_t bytes, int type);
+  Result<std::unique_ptr<transport::Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                              const transport::DmaBuf& buffer);
   /// Starts an orderly end; it has come to it when `closed`. Requests in flight make it a failure, which the
   /// peer is told.
   void finish();
@@ -65,6 +72,11 @@ class Comm {
   virtual bool idle() const = 0;
 
   transport::Context& context() { return *line_.context; }
+  /// Messages may lie in the memory of GPUs.
+  bool with_gpus() const {
+    const transport::Device& device = line_.context->devices().front();
+    return device.takes_peer_memory || device.takes_dma_bufs;
+  }
   transport::Endpoint& endpoint() { return *line_.endpoint; }
   /// Requests must be there when the endpoint goes: for the destructors of classes that have them.
   void drop_endpoint() noexcept { line_.endpoint.reset(); }

@@ -5,11 +5,18 @@
 #include <algorithm>
 #include <set>
 
+#include "nccl_net/abi.h"
+
 namespace onebit::nccl_net {
 namespace {
 
 /// What NCCL's own transports say where the system does not know.
 constexpr int kUnknownSpeed = 10'000;
+
+int pointers_of(const transport::Device& device) {
+  return abi::kPointerHost | (device.takes_peer_memory ? abi::kPointerCuda : 0) |
+         (device.takes_dma_bufs ? abi::kPointerDmaBuf : 0);
+}
 
 /// A copy of `text` that is there for ever, once for each text.
 char* interned(std::string_view text) {
@@ -36,18 +43,20 @@ Result<std::shared_ptr<Setup>> Setup::read() {
               asked > 0   ? asked
               : known > 0 ? known
                           : kUnknownSpeed,
-              {static_cast<int>(made->devices_.size())});
+              pointers_of(interface), {static_cast<int>(made->devices_.size())});
   }
   return made;
 }
 
-void Setup::add(std::string_view name, std::string_view pci_path, int speed_mbps, std::vector<int> members) {
+void Setup::add(std::string_view name, std::string_view pci_path, int speed_mbps, int pointers,
+                std::vector<int> members) {
   DeviceProperties device;
   device.name = interned(name);
   device.pci_path = pci_path.empty() ? nullptr : interned(pci_path);
   const std::string_view identity = pci_path.empty() || members.size() > 1 ? name : pci_path;
   device.guid = XXH3_64bits(identity.data(), identity.size());
   device.speed_mbps = speed_mbps;
+  device.pointers = pointers;
   device.members = std::move(members);
   devices_.push_back(std::move(device));
 }
@@ -58,7 +67,7 @@ bool Setup::same_as(const Setup& other) const {
          print_settings(settings_) == print_settings(other.settings_) &&
          std::ranges::equal(interfaces_, other.interfaces_, [](const auto& a, const auto& b) {
            return a.name == b.name && a.address == b.address && a.speed_mbps == b.speed_mbps &&
-                  a.pci_path == b.pci_path;
+                  a.pci_path == b.pci_path && pointers_of(a) == pointers_of(b);
          });
 }
 
@@ -82,6 +91,7 @@ Result<int> Setup::merge(std::span<const int> members) {
   }
   std::string name;
   int speed = 0;
+  int pointers = ~0;
   std::string_view pci_path;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || static_cast<std::size_t>(members[i]) >= interfaces_.size() ||
@@ -106,9 +116,10 @@ Result<int> Setup::merge(std::span<const int> members) {
     const DeviceProperties& device = devices_[static_cast<std::size_t>(member)];
     name += fmt::format("{}{}", name.empty() ? "" : "+", device.name);
     speed += device.speed_mbps;
+    pointers &= device.pointers;
     if (pci_path.empty() && device.pci_path != nullptr) pci_path = device.pci_path;
   }
-  add(name, pci_path, speed, {members.begin(), members.end()});
+  add(name, pci_path, speed, pointers, {members.begin(), members.end()});
   return static_cast<int>(devices_.size()) - 1;
 }
 
@@ -116,9 +127,14 @@ Result<std::unique_ptr<transport::Context>> Setup::make_context(int device,
                                                                 std::uint32_t traffic_class) const {
   ONEBIT_ASSIGN_OR_RETURN(const DeviceProperties chosen, properties(device));
   transport::Device merged = interfaces_[static_cast<std::size_t>(chosen.members.front())];
+  if (chosen.members.size() > 1) merged.members.push_back(merged.name);
   merged.name = chosen.name;
+  merged.takes_peer_memory = (chosen.pointers & abi::kPointerCuda) != 0;
+  merged.takes_dma_bufs = (chosen.pointers & abi::kPointerDmaBuf) != 0;
   for (std::size_t i = 1; i < chosen.members.size(); ++i) {
-    merged.more_addresses.push_back(interfaces_[static_cast<std::size_t>(chosen.members[i])].address);
+    const transport::Device& further = interfaces_[static_cast<std::size_t>(chosen.members[i])];
+    merged.more_addresses.push_back(further.address);
+    merged.members.push_back(further.name);
   }
   Settings settings = settings_;
   if (settings.traffic_class == 0) settings.traffic_class = traffic_class;

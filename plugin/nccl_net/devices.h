@@ -23,6 +23,7 @@ struct DeviceProperties {
   char* pci_path = nullptr;  ///< null for a device that is not on PCI
   std::uint64_t guid = 0;
   int speed_mbps = 0;
+  int pointers = 0;          ///< kinds of memory that can be registered
   std::vector<int> members;  ///< the physical devices; itself for one
 };
 
@@ -48,7 +49,8 @@ class Setup {
 
  private:
   explicit Setup(Settings settings) : settings_(std::move(settings)) {}
-  void add(std::string_view name, std::string_view pci_path, int speed_mbps, std::vector<int> members);
+  void add(std::string_view name, std::string_view pci_path, int speed_mbps, int pointers,
+           std::vector<int> members);
 
   const Settings settings_;
   transport::Choice transport_;

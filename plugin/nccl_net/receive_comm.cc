@@ -44,6 +44,25 @@ Result<Operation*> ReceiveComm::receive(std::span<const Wanted> wanted) {
   return &receive;
 }
 
+Result<Operation*> ReceiveComm::flush(const void* data, std::size_t bytes, transport::Memory* memory) {
+  ONEBIT_RETURN_IF_ERROR(usable());
+  if (!with_gpus()) return nullptr;
+  if (free_ == nullptr) {
+    return Status::error(Code::kInvalidUsage, "a flush beside {} requests in flight, as many as there may be",
+                         receives_.size());
+  }
+  Receive& receive = *free_;
+  receive.count = 1;
+  receive.parts[0].request.state = State::kIdle;
+  if (const Status begun = endpoint().flush(receive.parts[0].request, data, bytes, memory); !begun.ok()) {
+    return fail(begun);
+  }
+  free_ = std::exchange(receive.next_free, nullptr);
+  receive.busy = true;
+  ++in_flight_;
+  return &receive;
+}
+
 Status ReceiveComm::post(Part& part) {
   const Wanted& wanted = part.wanted;
   part.early = take_early(wanted.tag);
@@ -52,7 +71,8 @@ Status ReceiveComm::post(Part& part) {
                               wanted.tag, part.early->request.capacity, wanted.capacity));
   }
   if (!part.early) {
-    const Status posted = endpoint().receive(part.request, wanted.data, wanted.capacity, wanted.tag, 0);
+    const Status posted =
+        endpoint().receive(part.request, wanted.data, wanted.capacity, wanted.tag, 0, wanted.memory);
     if (!posted.ok()) return fail(posted);
   }
   const bool more = std::any_of(early_.begin(), early_.end(),
@@ -100,7 +120,7 @@ Status ReceiveComm::advance() {
   for (;;) {
     ONEBIT_RETURN_IF_ERROR(progress());
     const auto message = endpoint().waiting_message();
-    if (!message || !message->blocks) return Status();
+    if (!message || !message->blocks || with_gpus()) return Status();
     ONEBIT_RETURN_IF_ERROR(buffer(*message));
   }
 }

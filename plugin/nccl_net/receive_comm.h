@@ -4,7 +4,8 @@
 // also those that posted receives wait for. With several senders behind one connection (NCCL's tags) that may
 // happen, and NCCL may post the missing receive only after the others have ended. So such a message is taken
 // into a buffer, and the sending end is asked to hold further ones of its tag until the receive is posted:
-// what is buffered is what was under way. Where each message finds its receive, nothing of this happens.
+// what is buffered is what was under way. Where each message finds its receive, nothing of this happens. Nor
+// does it where messages may lie in the memory of GPUs: there each connection has one sender.
 //
 // The k-th message of a tag goes to the k-th posted receive of that tag, within and across multi-receives.
 // Threads: those of Comm.
@@ -27,6 +28,7 @@ class ReceiveComm final : public Comm {
     void* data;
     std::size_t capacity;
     Tag tag;
+    transport::Memory* memory;  ///< may be null; else it is there until the request has ended
   };
 
   explicit ReceiveComm(Line line);
@@ -34,6 +36,9 @@ class ReceiveComm final : public Comm {
 
   /// Posts 1 to kMaxReceives receives as one request; null for "try again later".
   Result<Operation*> receive(std::span<const Wanted> wanted);
+  /// What is received at `data` is there for a GPU to see when it has ended; null where there is nothing to
+  /// wait for. One request, of which `test` gives no sizes.
+  Result<Operation*> flush(const void* data, std::size_t bytes, transport::Memory* memory);
   Status test(Operation& operation, bool& done, int* sizes) override;
 
  private:

@@ -33,7 +33,7 @@ bool SendComm::held(Tag tag) const noexcept {
   return std::find(held_.begin(), held_.end(), tag) != held_.end();
 }
 
-Result<Operation*> SendComm::send(const void* data, std::size_t bytes, Tag tag) {
+Result<Operation*> SendComm::send(const void* data, std::size_t bytes, Tag tag, transport::Memory* memory) {
   ONEBIT_RETURN_IF_ERROR(usable());
   if (bytes > kMaxMessage) {
     return Status::error(Code::kInvalidArgument, "a message of {} bytes, above the limit of {}", bytes,
@@ -48,6 +48,7 @@ Result<Operation*> SendComm::send(const void* data, std::size_t bytes, Tag tag) 
   send.data = data;
   send.bytes = bytes;
   send.tag = tag;
+  send.memory = memory;
   send.submitted = send.settled = false;
   if (!waiting_.empty() || unsent_ >= kWindow || held(tag)) {
     waiting_.push_back(&send);
@@ -61,7 +62,8 @@ Result<Operation*> SendComm::send(const void* data, std::size_t bytes, Tag tag) 
 }
 
 Status SendComm::submit(Send& send) {
-  if (const Status sent = endpoint().send(send.request, send.data, send.bytes, send.tag, 0); !sent.ok()) {
+  if (const Status sent = endpoint().send(send.request, send.data, send.bytes, send.tag, 0, send.memory);
+      !sent.ok()) {
     return fail(sent);
   }
   send.submitted = true;

@@ -18,7 +18,8 @@ class SendComm final : public Comm {
   ~SendComm() override;
 
   /// Starts to send; null for "try again later": as many requests are in flight as there may be.
-  Result<Operation*> send(const void* data, std::size_t bytes, Tag tag);
+  /// `memory` may be null; else it is there until the request has ended.
+  Result<Operation*> send(const void* data, std::size_t bytes, Tag tag, transport::Memory* memory);
   Status test(Operation& operation, bool& done, int* sizes) override;
 
  private:
@@ -27,6 +28,7 @@ class SendComm final : public Comm {
     const void* data = nullptr;
     std::size_t bytes = 0;
     Tag tag = 0;
+    transport::Memory* memory = nullptr;
     bool submitted = false;
     bool settled = false;  ///< no longer counted in `unsent_`
     Send* next_free = nullptr;

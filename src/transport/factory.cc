@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "transport/tcp/tcp.h"
+#ifdef ONEBIT_WITH_UCX
+#include "transport/ucx/ucx.h"
+#endif
 #include "transport/verbs/verbs.h"
 
 namespace onebit::transport {
@@ -17,8 +20,10 @@ struct Ability {
 
 struct Transport {
   std::string_view name;
-  Ability (*ability)(const Settings& settings);
+  Ability (*ability)(const Settings& settings);  ///< null: only when it is named
   Result<std::vector<Device>> (*devices)(const Settings& settings, const SocketAddress& toward);
+  /// The first of them is what a rank uses.
+  Result<std::vector<Device>> (*rank_devices)(const Settings& settings, const SocketAddress& toward);
   Result<std::unique_ptr<Context>> (*make)(const Settings& settings, std::vector<Device> devices,
                                            std::uint32_t flows);
 };
@@ -29,9 +34,15 @@ Ability verbs_ability(const Settings& settings) {
   return {false, fabric.status().message()};
 }
 
-/// In the order in which `auto` tries them; the last one can always be used.
+#ifdef ONEBIT_WITH_UCX
+constexpr std::string_view kLeftOut;
+#else
+constexpr std::string_view kLeftOut = " (ucx was left out: no libucx-dev when this was built)";
+#endif
+
+/// In the order in which `auto` tries them; the last one of these can always be used.
 constexpr Transport kTransports[] = {
-    {"verbs", verbs_ability, verbs_devices,
+    {"verbs", verbs_ability, verbs_devices, verbs_rank_devices,
      [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
        return make_verbs_context(settings, std::move(devices));
      }},
@@ -39,7 +50,13 @@ constexpr Transport kTransports[] = {
      [](const Settings&) {
        return Ability{true, "IP"};
      },
-     tcp_devices, make_tcp_context},
+     tcp_devices, tcp_devices, make_tcp_context},
+#ifdef ONEBIT_WITH_UCX
+    {"ucx", nullptr, ucx_devices, ucx_devices,
+     [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
+       return make_ucx_context(settings, std::move(devices));
+     }},
+#endif
 };
 
 Result<const Transport*> find(std::string_view name) {
@@ -51,8 +68,8 @@ Result<const Transport*> find(std::string_view name) {
   return Status::error(
       Code::kInvalidUsage,
       "ONEBIT_TRANSPORT={}: this build of onebit has no such transport for host memory; set one "
-      "of auto{}",
-      name, names);
+      "of auto{}{}",
+      name, names, kLeftOut);
 }
 
 // An offer is a line for each transport: its name, 1 or 0, and the fabric or the reason, with tabs between.
@@ -92,6 +109,7 @@ std::string obstacle(std::string_view name, std::span<const std::vector<std::byt
 std::vector<std::byte> offer(const Settings& settings) {
   std::string text;
   for (const Transport& transport : kTransports) {
+    if (transport.ability == nullptr) continue;
     const Ability ability = transport.ability(settings);
     text += fmt::format("{}{}{}\n", transport.name, ability.usable ? kUsable : kUnusable, ability.fabric);
   }
@@ -106,6 +124,7 @@ Result<Choice> choose(const Settings& settings, std::span<const std::vector<std:
   }
   std::string why;
   for (const Transport& transport : kTransports) {
+    if (transport.ability == nullptr) continue;
     const std::string missing = obstacle(transport.name, offers);
     if (missing.empty()) {
       why += fmt::format("{}{}", why.empty() ? "" : "; ", ability_in(offers.front(), transport.name).fabric);
@@ -135,8 +154,9 @@ Result<std::unique_ptr<Context>> make_context(std::string_view transport, const 
 
 Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
                                               const SocketAddress& toward, std::uint32_t flows) {
-  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, find_devices(transport, settings, toward));
-  return make_context(transport, settings, std::move(devices), flows);
+  ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, found->rank_devices(settings, toward));
+  return found->make(settings, std::move(devices), flows);
 }
 
 }  // namespace onebit::transport

@@ -11,7 +11,8 @@
 // receive matches waits unread, and the following ones of its direction behind it (back-pressure). Requests
 // complete in any order and may be tested in any order.
 //
-// Threads: a Context and all that came from it are used by one thread at a time, except Context::wake.
+// Threads: a Context and all that came from it are used by one thread at a time, except Context::wake; and
+// memory may be registered, and let go, by any thread as soon as the context has its connections.
 #pragma once
 
 #include <array>
@@ -42,15 +43,26 @@ struct Device {
   std::string name;
   SocketAddress address;
   std::vector<SocketAddress> more_addresses;  ///< of the further ones; connections are dealt out in turn
+  std::vector<std::string> members;           ///< the names of all, where they are several
   std::uint32_t speed_mbps = 0;               ///< 0 = unknown
   std::string pci_path;                       ///< of /sys, empty for virtual devices
-  bool may_be_merged = false;                 ///< with others of its transport, by `more_addresses`
+  // Memory of GPUs can be registered; given to a context, a message may lie there, where no processor reads
+  // it:
+  bool takes_dma_bufs = false;     ///< by Context::register_dma_buf
+  bool takes_peer_memory = false;  ///< by its address, as the host's: a module of the kernel helps
+  bool may_be_merged = false;      ///< with others of its transport, by `more_addresses` and `members`
 };
 
 /// Memory that was registered with a Context. TCP needs none: null is accepted everywhere.
 class Memory {
  public:
   virtual ~Memory() = default;
+};
+
+/// What the driver of a device exports its memory as.
+struct DmaBuf {
+  int fd = -1;
+  std::uint64_t offset = 0;  ///< of the range in it
 };
 
 /// One outstanding send or receive. Owned by the caller, who must keep it and the buffer in place while it is
@@ -70,6 +82,7 @@ struct Request {
   std::uint64_t tag = 0;
   std::uint32_t check = 0;
   std::uint32_t sequence = 0;
+  Memory* memory = nullptr;
   Request* next = nullptr;
 };
 
@@ -87,6 +100,9 @@ struct Counters {
   std::uint64_t wire_sent = 0;
   std::uint64_t wire_received = 0;
 };
+
+/// What a transport says that has no way to memory of GPUs.
+Status refuse_dma_buf(std::string_view transport, std::size_t bytes);
 
 class Endpoint {
  public:
@@ -109,6 +125,10 @@ class Endpoint {
   /// endpoint (kInvalidUsage): the peers do not agree on what they do. In kFinished it returns kRemoteError.
   virtual Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                          std::uint32_t check, Memory* memory = nullptr) = 0;
+
+  /// Done when a GPU sees what has been received there, in memory of its own: the bytes may still be on their
+  /// way when the receive has ended. The host's memory needs none of it. Requests and errors as with send.
+  virtual Status flush(Request& request, const void* data, std::size_t bytes, Memory* memory = nullptr);
 
   /// The oldest incoming message while no posted receive matches it: nothing more arrives until one does.
   /// Nothing else, and where a transport cannot tell. progress() returns when one comes up that `blocks`.
@@ -145,13 +165,16 @@ class Context {
   /// Returns at once. `device` is an index into devices().
   virtual Result<std::unique_ptr<Listener>> listen(std::size_t device) = 0;
   /// As Listener::accept, for a listener of another context of the same transport: the endpoint belongs to
-  /// this one, and may be used by another thread than the listener.
+  /// this one, and may be used by another thread than the listener. Both contexts must make progress.
   virtual Result<std::unique_ptr<Endpoint>> accept(Listener& listener) = 0;
   /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady, at the latest when the
   /// peer has accepted it, or kFailed. `hello` (up to 64 bytes) is handed to the acceptor, authenticated.
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
                                                     std::span<const std::byte> hello) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
+  /// Memory of a GPU, which has it at the address `data`. The descriptor may be closed afterwards.
+  virtual Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                           const DmaBuf& buffer);
 
   /// Moves what can be moved, and waits up to `timeout` (0: not at all; negative: without limit) until
   /// something has happened that a caller may wait for: a request has ended (with `notify` or not), an

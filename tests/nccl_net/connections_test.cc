@@ -257,7 +257,44 @@ TEST_P(Connections, MemoryOfTheHostIsRegisteredAndOtherMemoryIsRefused) {
             Result::kSuccess);
   EXPECT_NE(mhandle, nullptr);
   EXPECT_EQ(net.deregister_memory(line.sender(), mhandle), Result::kSuccess);
-  EXPECT_NE(net.register_memory(line.receiver(), &value, sizeof value, 2, &mhandle), Result::kSuccess);
+  for (const int type : {abi::kPointerCuda, abi::kPointerDmaBuf, 0}) {
+    EXPECT_NE(net.register_memory(line.receiver(), &value, sizeof value, type, &mhandle), Result::kSuccess);
+    EXPECT_EQ(mhandle, nullptr);
+  }
+  take_log();
+  EXPECT_NE(net.register_dma_buf(line.receiver(), &value, sizeof value, abi::kPointerCuda, 0, 0, &mhandle),
+            Result::kSuccess);
+  EXPECT_THAT(take_log(), ::testing::HasSubstr("dma-buf"));
+}
+
+TEST_P(Connections, RegisteredMemoryCarriesMessagesOfItsParts) {
+  const Connection line(a, b);
+  ASSERT_TRUE(line.made());
+  const auto sent = pattern(3 << 20, 1);
+  std::vector<std::byte> received(sent.size());
+  void *of_sent = nullptr, *of_received = nullptr;
+  ASSERT_EQ(net.register_memory(line.sender(), const_cast<std::byte*>(sent.data()), sent.size(),
+                                abi::kPointerHost, &of_sent),
+            Result::kSuccess);
+  ASSERT_EQ(
+      net.register_memory(line.receiver(), received.data(), received.size(), abi::kPointerHost, &of_received),
+      Result::kSuccess);
+  const std::size_t half = sent.size() / 2 + 1;
+  for (const auto& [at, bytes] : {std::pair{std::size_t{0}, half}, std::pair{half, sent.size() - half}}) {
+    void* data = received.data() + at;
+    int tag = 0;
+    void *receive = nullptr, *send = nullptr;
+    ASSERT_EQ(net.irecv(line.receiver(), {&data, 1}, {&bytes, 1}, {&tag, 1}, {&of_received, 1}, &receive),
+              Result::kSuccess);
+    ASSERT_EQ(net.isend(line.sender(), const_cast<std::byte*>(sent.data()) + at, bytes, tag, of_sent, &send),
+              Result::kSuccess);
+    Pending sending(net, send);
+    Pending receiving(net, receive);
+    ASSERT_TRUE(complete({&sending, &receiving}));
+  }
+  EXPECT_EQ(received, sent);
+  EXPECT_EQ(net.deregister_memory(line.sender(), of_sent), Result::kSuccess);
+  EXPECT_EQ(net.deregister_memory(line.receiver(), of_received), Result::kSuccess);
 }
 
 TEST_P(Connections, ClosingTwiceAndAfterFinalizeIsHarmless) {

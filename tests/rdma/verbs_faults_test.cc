@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "tcp_raw_peer.h"
+#include "transport/controlled_wire.h"
 #include "transport/factory.h"
 #include "transport/tcp/tcp.h"
 #include "transport/verbs/verbs.h"
-#include "transport/verbs/verbs_listener.h"
 #include "transport/verbs/verbs_queues.h"
 #include "transport_pair.h"
 #include "verbs_support.h"
@@ -26,31 +26,11 @@ using std::chrono::seconds;
 using State = Endpoint::State;
 using testing::HasSubstr;
 
-void must(const std::string& command) {
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+/// A handle of TCP made one of verbs, and back.
+Handle marked(Handle handle) {
+  handle.bytes[0] ^= std::byte{0x80};
+  return handle;
 }
-
-/// Waits until the port is as wanted.
-bool is_active(const std::string& hca, bool wanted) {
-  const Deadline deadline = Deadline::after(seconds(20));
-  while (find_devices("verbs", on(hca), SocketAddress()).ok() != wanted) {
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-  return true;
-}
-
-/// Pulls the cable of rxe1 until it is destroyed.
-class PulledCable {
- public:
-  PulledCable() { must("ip link set wire1 down"); }
-  ~PulledCable() {
-    must("ip link set wire1 up");
-    EXPECT_TRUE(is_active("=rxe1", true));
-  }
-  PulledCable(const PulledCable&) = delete;
-  PulledCable& operator=(const PulledCable&) = delete;
-};
 
 Variant impatient() {
   return verbs_variant("", [](Settings& s) {
@@ -145,9 +125,9 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
   const auto ports = choose_ports(*all_ports(*library), "=rxe1");
   ASSERT_TRUE(ports.ok());
   auto port = OpenPort::open(*library, ports->front(),
-                             *choose_address(ports->front(), -1, SocketFamily::kAny), poller, deaf);
+                             *choose_address(ports->front(), -1, SocketFamily::kAny), false, poller, deaf);
   ASSERT_TRUE(port.ok()) << port.status().message();
-  auto queues = VerbsQueues::make(**port, settings, QueueSizes());
+  auto queues = VerbsQueues::make({port->get()}, settings, QueueSizes());
   ASSERT_TRUE(queues.ok());
   auto control = make_tcp_context(settings, SocketAddress(), 1);
   ASSERT_TRUE(control.ok());
@@ -164,8 +144,8 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
     auto accepted = (*listener)->accept();
     if (accepted.ok() && *accepted) {
       peer = std::move(*accepted);
-      const auto hello = decode_hello(peer->hello());
-      EXPECT_TRUE(hello.ok() && (*queues)->connect(hello->introduction).ok());
+      const auto hello = split_hello(peer->hello());
+      EXPECT_TRUE(hello.ok() && (*queues)->connect(*decode_introduction(hello->transports)).ok());
       introduction = encode_introduction((*queues)->introduction());
       EXPECT_TRUE(peer->send(said, introduction.data(), introduction.size(), 1, 0).ok());
     }
@@ -186,7 +166,7 @@ TEST(VerbsFaults, AQueuePairInErrorEndsAllRequestsAndNamesThePeer) {
       MessageHeader lie;
       lie.kind = MessageKind::kAdvertise;
       lie.address = reinterpret_cast<std::uintptr_t>(unused.data());
-      lie.key = 0xBAD;
+      lie.keys.fill(0xBAD);
       const int slot = (*queues)->take_slot();
       encode_message(lie, (*queues)->slot(slot));
       EXPECT_TRUE((*queues)->send_slot(slot, kMessageHeaderBytes).ok());

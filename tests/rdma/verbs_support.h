@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "transport/factory.h"
 #include "transport_pair.h"
 
 namespace onebit::transport::test {
@@ -16,6 +20,32 @@ inline Settings on(const std::string& hca) {
   settings.ib_hca = hca;
   return settings;
 }
+
+inline void must(const std::string& command) {
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+/// Waits until the port is as wanted.
+inline bool is_active(const std::string& hca, bool wanted) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  while (find_devices("verbs", on(hca), SocketAddress()).ok() != wanted) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return true;
+}
+
+/// Pulls the cable of rxe1 until it is destroyed.
+class PulledCable {
+ public:
+  PulledCable() { must("ip link set wire1 down"); }
+  ~PulledCable() {
+    must("ip link set wire1 up");
+    EXPECT_TRUE(is_active("=rxe1", true));
+  }
+  PulledCable(const PulledCable&) = delete;
+  PulledCable& operator=(const PulledCable&) = delete;
+};
 
 /// A message goes from one end to the other.
 inline void expect_exchange(Pair& pair) {

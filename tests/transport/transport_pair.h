@@ -32,9 +32,12 @@ Settings test_settings();
 Variant tcp_variant(const std::string& name, std::uint32_t flows,
                     const std::function<void(Settings&)>& change = {});
 
-/// A variant of verbs; every other context uses the first RDMA device of the VM (tests/rdma/vm), the others
-/// the second.
-Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change = {});
+/// A variant of verbs, on the RDMA devices of the VM (tests/rdma/vm); every other context is on `first`.
+Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change = {},
+                      const std::string& first = "=rxe0", const std::string& second = "=rxe1");
+
+/// A variant of UCX over what UCX_TLS names, on loopback. Where the build has UCX.
+Variant ucx_variant(const std::string& name, const std::string& networks);
 
 /// All that the suites of the contract run: a further transport adds its variants here. In the VM, those of
 /// verbs.

@@ -123,6 +123,11 @@ class NetOf final : public Net {
       return table_.regMr(comm, data, static_cast<int>(size), type, mhandle);
     }
   }
+  abi::Result register_dma_buf(void* comm, void* data, std::size_t size, int type, std::uint64_t offset,
+                               int fd, void** mhandle) const override {
+    if (table_.regMrDmaBuf == nullptr) return abi::Result::kInvalidUsage;
+    return table_.regMrDmaBuf(comm, data, size, type, offset, fd, mhandle);
+  }
   abi::Result deregister_memory(void* comm, void* mhandle) const override {
     return table_.deregMr(comm, mhandle);
   }

@@ -61,6 +61,8 @@ class Net {
   virtual abi::Result accept(void* listen_comm, void** receive_comm) const = 0;
   virtual abi::Result register_memory(void* comm, void* data, std::size_t size, int type,
                                       void** mhandle) const = 0;
+  virtual abi::Result register_dma_buf(void* comm, void* data, std::size_t size, int type,
+                                       std::uint64_t offset, int fd, void** mhandle) const = 0;
   virtual abi::Result deregister_memory(void* comm, void* mhandle) const = 0;
   virtual abi::Result isend(void* comm, void* data, std::size_t size, int tag, void* mhandle,
                             void** request) const = 0;

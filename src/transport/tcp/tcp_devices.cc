@@ -38,8 +38,12 @@ Result<std::vector<Device>> tcp_devices(const Settings& settings, const SocketAd
                                                                           settings.socket_family, toward));
   std::vector<Device> devices;
   for (const bootstrap::Interface& interface : chosen) {
-    devices.push_back(
-        {interface.name, interface.address, {}, link_speed(interface.name), pci_path(interface.name), true});
+    Device& device = devices.emplace_back();
+    device.name = interface.name;
+    device.address = interface.address;
+    device.speed_mbps = link_speed(interface.name);
+    device.pci_path = pci_path(interface.name);
+    device.may_be_merged = true;
   }
   return devices;
 }

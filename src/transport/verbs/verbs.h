@@ -21,6 +21,10 @@ Result<std::string> verbs_fabric(const Settings& settings);
 /// the interface that TCP would use toward `toward`.
 Result<std::vector<Device>> verbs_devices(const Settings& settings, const SocketAddress& toward);
 
+/// What a rank uses that has one connection to each peer: where the settings name ports, one device that
+/// stripes over up to four of them, those of the first one's fabric; else as verbs_devices.
+Result<std::vector<Device>> verbs_rank_devices(const Settings& settings, const SocketAddress& toward);
+
 /// A context on these devices, with queues of these sizes.
 Result<std::unique_ptr<Context>> make_verbs_context(const Settings& settings, std::vector<Device> devices,
                                                     const QueueSizes& sizes = {});

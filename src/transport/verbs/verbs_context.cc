@@ -1,242 +1,48 @@
-// The Context of verbs: devices, listen, connect, and progress by polling.
-//
-// progress() goes round: poll every connection's completion queue, look at the control connections when they
-// have something to do; until something happened that a caller may wait for, or time is up. Before it sleeps
-// it asks for events and polls once more. Threads: one at a time, except wake().
+// How a context of verbs is made: the ports that the settings choose, as devices. No state; any thread.
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 
+#include "transport/controlled_context.h"
 #include "transport/tcp/tcp.h"
-#include "transport/tcp/tcp_handle.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_core.h"
-#include "transport/verbs/verbs_endpoint.h"
-#include "transport/verbs/verbs_listener.h"
 
 namespace onebit::transport {
 namespace {
 
-using std::chrono::milliseconds;
-
-/// The deadlines of the control connections.
-constexpr milliseconds kControlTick{1000};
-/// So many calls of progress(0) poll without asking the system for what else there is.
-constexpr unsigned kPollsPerLook = 16;
-
-Status out_of_memory(const std::exception& e) {
-  return Status::error(Code::kSystemError, "verbs transport: {}", e.what());
-}
-
-/// What a user holds registered, with every port that was open then.
-class VerbsMemory final : public Memory {
- public:
-  VerbsMemory(std::shared_ptr<VerbsCore> core, std::vector<RegisteredMemory::Hold> holds)
-      : core_(std::move(core)), holds_(std::move(holds)) {}
-  ~VerbsMemory() override = default;
-
- private:
-  std::shared_ptr<VerbsCore> core_;
-  std::vector<RegisteredMemory::Hold> holds_;
-};
-
-class VerbsContext final : public Context {
- public:
-  VerbsContext(std::shared_ptr<VerbsCore> core, std::vector<Device> devices)
-      : core_(std::move(core)), devices_(std::move(devices)) {}
-  ~VerbsContext() override = default;
-
-  Status open();
-
-  std::string_view name() const override { return "verbs"; }
-  std::span<const Device> devices() const override { return devices_; }
-  Result<std::unique_ptr<Listener>> listen(std::size_t device) override;
-  Result<std::unique_ptr<Endpoint>> accept(Listener& listener) override;
-  Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& handle,
-                                            std::span<const std::byte> hello) override;
-  Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
-  Status progress(milliseconds timeout, std::vector<Request*>& completed) override;
-  Endpoint* failed() const override { return core_->failed.empty() ? nullptr : core_->failed.front(); }
-  void wake() noexcept override { core_->poller.wake(); }
-  int event_fd() const override;
-
- private:
-  /// The control context's file in our epoll set.
-  struct ControlEvents final : Source {
-    explicit ControlEvents(VerbsCore& c) : core(c) {}
-    ~ControlEvents() override = default;
-    void on_ready() override {
-      readable = false;
-      core.control_due = true;
-    }
-    VerbsCore& core;
-  };
-
-  Status run(milliseconds timeout);
-  bool poll();
-  Status arm();
-  Status look();
-  void take_asked_tick(Clock::time_point now) noexcept;
-
-  std::shared_ptr<VerbsCore> core_;
-  std::vector<Device> devices_;
-  ControlEvents control_events_{*core_};
-  std::vector<Request*> control_completed_;  ///< stays empty: no request of ours asks to be reported
-  Clock::time_point next_tick_ = Clock::time_point::max();
-  Clock::time_point next_control_ = Clock::time_point::min();
-  unsigned polls_ = 0;
-  mutable bool watched_ = false;
-};
-
-Status VerbsContext::open() {
-  ONEBIT_RETURN_IF_ERROR(core_->poller.open());
-  Device way{devices_.front().name, devices_.front().address, {}, 0, {}, false};
-  Settings settings = core_->settings;
-  settings.tcp_flows = 1;
-  ONEBIT_ASSIGN_OR_RETURN(core_->control, make_tcp_context(settings, {std::move(way)}));
-  return core_->poller.add(core_->control->event_fd(), control_events_);
-}
-
-Result<std::unique_ptr<Listener>> VerbsContext::listen(std::size_t device) try {
-  ONEBIT_RETURN_IF_ERROR(core_->port(device).status());
-  ONEBIT_ASSIGN_OR_RETURN(auto control, core_->control->listen(0));
-  return std::unique_ptr<Listener>(std::make_unique<VerbsListener>(core_, device, std::move(control)));
-} catch (const std::exception& e) {
-  return out_of_memory(e);
-}
-
-Result<std::unique_ptr<Endpoint>> VerbsContext::accept(Listener& listener) try {
-  auto* const own = dynamic_cast<VerbsListener*>(&listener);
-  if (own == nullptr) return Status(Code::kInvalidArgument, "verbs cannot accept for another transport");
-  return own->accept_into(core_);
-} catch (const std::exception& e) {
-  return out_of_memory(e);
-}
-
-Result<std::unique_ptr<Endpoint>> VerbsContext::connect(std::size_t device, const Handle& handle,
-                                                        std::span<const std::byte> hello) try {
-  if (hello.size() > kMaxUserHello) {
-    return Status::error(Code::kInvalidArgument, "a hello of {} bytes, above the limit of {}", hello.size(),
-                         kMaxUserHello);
-  }
-  if (!decode_handle(marked(handle)).ok()) {
-    return Status(Code::kInvalidArgument,
-                  "the handle to connect to was not made by the verbs transport of this version of onebit");
-  }
-  ONEBIT_ASSIGN_OR_RETURN(auto made, VerbsEndpoint::connect(core_, device, marked(handle), hello));
-  return std::unique_ptr<Endpoint>(std::move(made));
-} catch (const std::exception& e) {
-  return out_of_memory(e);
-}
-
-Result<std::unique_ptr<Memory>> VerbsContext::register_memory(void* data, std::size_t bytes) try {
-  std::vector<RegisteredMemory::Hold> holds;
-  for (const auto& port : core_->open_ports()) {
-    if (port == nullptr || bytes == 0) continue;
-    ONEBIT_ASSIGN_OR_RETURN(auto hold, port->memory().hold(data, bytes, true));
-    holds.push_back(std::move(hold));
-  }
-  return std::unique_ptr<Memory>(std::make_unique<VerbsMemory>(core_, std::move(holds)));
-} catch (const std::exception& e) {
-  return out_of_memory(e);
-}
-
-int VerbsContext::event_fd() const {
-  watched_ = true;
-  core_->poller.watch();
-  return core_->poller.fd();
-}
-
-// --- Progress ---
-
-Status VerbsContext::progress(milliseconds timeout, std::vector<Request*>& completed) try {
-  core_->poller.enter();
-  Status status = run(timeout);
-  for (VerbsEndpoint* endpoint : core_->reporting) endpoint->report(completed);
-  core_->reporting.clear();
-  core_->notable = false;
-  if (watched_ && status.ok()) {
-    status = arm();
-    if (poll()) core_->poller.wake();
-  }
-  core_->poller.leave();
-  return status;
-} catch (const std::exception& e) {
-  core_->poller.leave();
-  return out_of_memory(e);
-}
-
-Status VerbsContext::run(milliseconds timeout) {
-  const Deadline deadline = timeout.count() < 0 ? Deadline::never() : Deadline::after(timeout);
-  for (;;) {
-    const bool polled = poll();
-    if (timeout.count() == 0 && !core_->notable && !core_->control_due && ++polls_ < kPollsPerLook)
-      return Status();
-    polls_ = 0;
-    Poller::Wait happened = Poller::Wait::kNothing;
-    if (core_->notable || core_->control_due || polled || timeout.count() == 0) {
-      ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(0));
-    } else {
-      ONEBIT_RETURN_IF_ERROR(arm());
-      if (poll()) continue;
-      const Clock::time_point now = Clock::now();
-      take_asked_tick(now);
-      const Clock::time_point next = std::min(next_tick_, now + kControlTick);
-      ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(deadline.earlier(Deadline(next)).poll_timeout()));
-    }
-    core_->poller.run_ready();
-    ONEBIT_RETURN_IF_ERROR(look());
-    if (core_->notable || happened == Poller::Wait::kWoken) return Status();
-    if (timeout.count() == 0 || (timeout.count() > 0 && deadline.passed())) return Status();
-  }
-}
-
-bool VerbsContext::poll() {
-  bool any = false;
-  for (VerbsEndpoint* const endpoint : core_->endpoints) any |= endpoint->poll();
-  return any;
-}
-
-Status VerbsContext::arm() {
-  for (VerbsEndpoint* const endpoint : core_->endpoints) ONEBIT_RETURN_IF_ERROR(endpoint->arm());
-  return Status();
-}
-
-void VerbsContext::take_asked_tick(Clock::time_point now) noexcept {
-  if (core_->asked_tick == VerbsCore::kNoTick) return;
-  next_tick_ = std::min(next_tick_, now + core_->asked_tick);
-  core_->asked_tick = VerbsCore::kNoTick;
-}
-
-/// At the control connections and the timers, where it is time.
-Status VerbsContext::look() {
-  const Clock::time_point now = Clock::now();
-  take_asked_tick(now);
-  if (now >= next_tick_) {
-    // Those that need another one ask for it.
-    next_tick_ = Clock::time_point::max();
-    for (VerbsEndpoint* const endpoint : core_->endpoints) endpoint->on_tick(now);
-  }
-  if (!core_->control_due && now < next_control_) return Status();
-  next_control_ = now + kControlTick;
-  core_->control_due = false;
-  ONEBIT_RETURN_IF_ERROR(core_->control->progress(milliseconds(0), control_completed_));
-  for (VerbsEndpoint* const endpoint : core_->endpoints) endpoint->on_control();
-  return Status();
-}
-
-/// The ports that carry the devices' names.
-Result<std::vector<VerbsPort>> ports_of(const VerbsLibrary& library, const std::vector<Device>& devices) {
+/// The ports that carry the names of each device.
+Result<std::vector<std::vector<VerbsPort>>> ports_of(const VerbsLibrary& library,
+                                                     const std::vector<Device>& devices) {
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<VerbsPort> all, all_ports(library));
-  std::vector<VerbsPort> found;
+  std::vector<std::vector<VerbsPort>> found;
   for (const Device& device : devices) {
-    const auto port =
-        std::find_if(all.begin(), all.end(), [&](const VerbsPort& p) { return p.name() == device.name; });
-    if (port == all.end() || !device.more_addresses.empty()) {
-      return Status::error(Code::kInvalidArgument, "{} is no RDMA port of this machine", device.name);
+    const std::vector<std::string> names =
+        device.members.empty() ? std::vector<std::string>{device.name} : device.members;
+    if (names.size() > kMaxPorts) {
+      return Status::error(Code::kInvalidArgument, "a connection over {} RDMA ports: at most {} are possible",
+                           names.size(), kMaxPorts);
     }
-    found.push_back(*port);
+    std::vector<VerbsPort>& ports = found.emplace_back();
+    for (const std::string& name : names) {
+      const auto port =
+          std::find_if(all.begin(), all.end(), [&](const VerbsPort& p) { return p.name() == name; });
+      if (port == all.end()) {
+        return Status::error(Code::kInvalidArgument, "{} is no RDMA port of this machine", name);
+      }
+      ports.push_back(*port);
+    }
   }
   return found;
+}
+
+/// The module that lets RDMA devices register memory of GPUs by its address, by one of its names.
+bool kernel_has_peer_memory() {
+  constexpr const char* kPlaces[] = {"/sys/module/nvidia_peermem/version",
+                                     "/sys/kernel/mm/memory_peers/nv_mem/version"};
+  return std::any_of(std::begin(kPlaces), std::end(kPlaces),
+                     [](const char* place) { return ::access(place, F_OK) == 0; });
 }
 
 Result<std::vector<VerbsPort>> chosen_ports(const Settings& settings) {
@@ -257,12 +63,38 @@ Result<std::string> verbs_fabric(const Settings& settings) {
 Result<std::vector<Device>> verbs_devices(const Settings& settings, const SocketAddress& toward) {
   ONEBIT_ASSIGN_OR_RETURN(const auto ports, chosen_ports(settings));
   ONEBIT_ASSIGN_OR_RETURN(const auto ways, tcp_devices(settings, toward));
+  const bool peer_memory = kernel_has_peer_memory();
   std::vector<Device> devices;
   for (const VerbsPort& port : ports) {
     ONEBIT_RETURN_IF_ERROR(choose_address(port, settings.ib_gid_index, settings.socket_family).status());
-    devices.push_back({port.name(), ways.front().address, {}, port.speed_mbps, port.pci_path, false});
+    Device& device = devices.emplace_back();
+    device.name = port.name();
+    device.address = ways.front().address;
+    device.speed_mbps = port.speed_mbps;
+    device.pci_path = port.pci_path;
+    device.takes_dma_bufs = port.takes_dma_bufs;
+    device.takes_peer_memory = peer_memory;
+    device.may_be_merged = true;
   }
   return devices;
+}
+
+Result<std::vector<Device>> verbs_rank_devices(const Settings& settings, const SocketAddress& toward) {
+  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, verbs_devices(settings, toward));
+  for (Device& device : devices) device.takes_dma_bufs = device.takes_peer_memory = false;
+  if (settings.ib_hca.empty()) return devices;
+  ONEBIT_ASSIGN_OR_RETURN(const auto ports, chosen_ports(settings));
+  std::string fabric;
+  Device merged = devices.front();
+  for (std::size_t i = 0; i < ports.size() && merged.members.size() < kMaxPorts; ++i) {
+    ONEBIT_ASSIGN_OR_RETURN(const PortAddress address,
+                            choose_address(ports[i], settings.ib_gid_index, settings.socket_family));
+    if (i == 0) fabric = fabric_of(ports[i], address);
+    if (fabric_of(ports[i], address) != fabric) continue;
+    if (i > 0) merged.name += "+" + ports[i].name();
+    merged.members.push_back(ports[i].name());
+  }
+  return std::vector<Device>{std::move(merged)};
 }
 
 Result<std::unique_ptr<Context>> make_verbs_context(const Settings& settings, std::vector<Device> devices,
@@ -270,12 +102,13 @@ Result<std::unique_ptr<Context>> make_verbs_context(const Settings& settings, st
   if (devices.empty()) return Status(Code::kInvalidArgument, "a verbs context without a device");
   ONEBIT_ASSIGN_OR_RETURN(const VerbsLibrary* const library, verbs_library());
   ONEBIT_ASSIGN_OR_RETURN(auto ports, ports_of(*library, devices));
-  auto core = std::make_shared<VerbsCore>(settings, *library, std::move(ports), sizes);
-  auto made = std::make_unique<VerbsContext>(std::move(core), std::move(devices));
-  ONEBIT_RETURN_IF_ERROR(made->open());
-  return std::unique_ptr<Context>(std::move(made));
+  const bool with_gpus = std::any_of(devices.begin(), devices.end(), [](const Device& device) {
+    return device.takes_dma_bufs || device.takes_peer_memory;
+  });
+  auto core = std::make_shared<VerbsCore>(settings, *library, std::move(ports), sizes, with_gpus);
+  return make_controlled_context(std::move(core), std::move(devices));
 } catch (const std::exception& e) {
-  return out_of_memory(e);
+  return Status::error(Code::kSystemError, "verbs transport: {}", e.what());
 }
 
 }  // namespace onebit::transport

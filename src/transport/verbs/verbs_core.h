@@ -1,59 +1,67 @@
-// What the context, its listeners and its endpoints share: the open ports, the control connections' context,
-// the epoll set, ended requests, timers.
+// What contexts, listeners and endpoints of verbs share: the open ports. The rest is in controlled_core.h.
 //
-// Held by shared_ptr, so that the order in which a user destroys them does not matter. Threads: one at a
-// time, except Poller::wake. In a forked child everything may be destroyed, and nothing else; the parent goes
-// on.
+// Threads: those of the context.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include <array>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/settings.h"
-#include "transport/poller.h"
+#include "transport/controlled_core.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_wire.h"
 
 namespace onebit::transport {
 
-class VerbsEndpoint;
-using Clock = std::chrono::steady_clock;
+static_assert(kMaxPorts == Device::kMaxAddresses);
 
-class VerbsCore final : public DeviceListener {
+/// A range, held with each port of a connection.
+using PortHolds = std::array<RegisteredMemory::Hold, kMaxPorts>;
+
+class VerbsCore final : public ControlledCore, public DeviceListener {
  public:
-  VerbsCore(const Settings& s, const VerbsLibrary& l, std::vector<VerbsPort> p, const QueueSizes& q)
-      : settings(s), sizes(q), library_(l), ports_(std::move(p)), open_(ports_.size()) {}
-  ~VerbsCore() = default;
+  /// `devices`: the ports of each, 1 to kMaxPorts.
+  /// `gpus`: messages may lie in the memory of GPUs.
+  VerbsCore(const Settings& s, const VerbsLibrary& l, std::vector<std::vector<VerbsPort>> devices,
+            const QueueSizes& q, bool gpus)
+      : ControlledCore(s), sizes(q), with_gpus(gpus), library_(l), devices_(std::move(devices)) {}
+  ~VerbsCore() override = default;
 
-  /// The port with this index, opened.
-  Result<OpenPort*> port(std::size_t index);
-  std::span<const std::unique_ptr<OpenPort>> open_ports() const noexcept { return open_; }
-
+  std::string_view name() const noexcept override { return "verbs"; }
+  std::byte mark() const noexcept override { return std::byte{0x80}; }
+  Status check_device(std::size_t device) override { return ports(device).status(); }
+  Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
+                                            std::span<const std::byte> hello) override;
+  Result<std::unique_ptr<ControlledEndpoint>> accepted(std::size_t device,
+                                                       std::unique_ptr<Endpoint> over) override;
+  Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
+  Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
+                                                   const DmaBuf& buffer) override;
+  bool poll() override;
+  Status arm() override;
   void on_device_error(const ibv_qp* pair, const ibv_cq* completions, std::string_view what) override;
-  /// Has the timers looked at within `delay`.
-  void ask_tick(std::chrono::milliseconds delay) noexcept { asked_tick = std::min(asked_tick, delay); }
 
-  const Settings settings;
+  /// The ports of the device with this index, opened.
+  Result<std::vector<OpenPort*>> ports(std::size_t device);
+  /// Holds a range with each of the ports: by `memory`, which may be null, where that covers it.
+  static Result<PortHolds> hold(std::span<OpenPort* const> ports, const void* data, std::size_t bytes,
+                                bool writable, Memory* memory);
+
   const QueueSizes sizes;
-  Poller poller;
-  std::unique_ptr<Context> control;  ///< of TCP
-  bool control_due = true;           ///< it may have something to do
-  bool notable = false;              ///< something happened for which progress() returns
-  // Room for all endpoints is reserved in each of the three when one is made: adding never fails.
-  std::vector<VerbsEndpoint*> endpoints;
-  std::vector<VerbsEndpoint*> failed;     ///< in the order of failing
-  std::vector<VerbsEndpoint*> reporting;  ///< those with ended requests to report
-  std::chrono::milliseconds asked_tick = kNoTick;
-
-  static constexpr std::chrono::milliseconds kNoTick = std::chrono::milliseconds::max();
+  const bool with_gpus;
 
  private:
+  template <typename... How>
+  Result<std::unique_ptr<Memory>> registered(void* data, std::size_t bytes, const How&... how);
+  Result<OpenPort*> open(const VerbsPort& port);
+
   const VerbsLibrary& library_;
-  std::vector<VerbsPort> ports_;
-  std::vector<std::unique_ptr<OpenPort>> open_;  ///< by index; null until first used
+  std::vector<std::vector<VerbsPort>> devices_;
+  std::vector<std::unique_ptr<OpenPort>> open_;  ///< those that were used
 };
 
 }  // namespace onebit::transport

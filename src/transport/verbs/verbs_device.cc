@@ -18,7 +18,7 @@ Status make_nonblocking(int fd) {
 }  // namespace
 
 Result<std::unique_ptr<OpenPort>> OpenPort::open(const VerbsLibrary& library, const VerbsPort& port,
-                                                 const PortAddress& address, Poller& poller,
+                                                 const PortAddress& address, bool flushed, Poller& poller,
                                                  DeviceListener& listener) {
   std::unique_ptr<OpenPort> made(new OpenPort(library, port, address, poller, listener));
   int count = 0;
@@ -35,7 +35,7 @@ Result<std::unique_ptr<OpenPort>> OpenPort::open(const VerbsLibrary& library, co
   if (!made->domain_) return Status::system(errno, fmt::format("{}: ibv_alloc_pd", port.device));
   made->channel_ = VerbsChannel(library, library.create_comp_channel(made->context_.get()));
   if (!made->channel_) return Status::system(errno, fmt::format("{}: ibv_create_comp_channel", port.device));
-  made->memory_ = std::make_unique<RegisteredMemory>(library, made->domain_.get(), port.device);
+  made->memory_ = std::make_unique<RegisteredMemory>(library, made->domain_.get(), port.device, flushed);
   ONEBIT_RETURN_IF_ERROR(make_nonblocking(made->channel_->fd));
   ONEBIT_RETURN_IF_ERROR(make_nonblocking(made->context_->async_fd));
   ONEBIT_RETURN_IF_ERROR(poller.add(made->channel_->fd, made->completion_events_));

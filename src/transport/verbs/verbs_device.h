@@ -40,8 +40,9 @@ class DeviceListener {
 
 class OpenPort {
  public:
+  /// `flushed`: for memory of GPUs (verbs_memory.h).
   static Result<std::unique_ptr<OpenPort>> open(const VerbsLibrary& library, const VerbsPort& port,
-                                                const PortAddress& address, Poller& poller,
+                                                const PortAddress& address, bool flushed, Poller& poller,
                                                 DeviceListener& listener);
   OpenPort(const OpenPort&) = delete;
   OpenPort& operator=(const OpenPort&) = delete;

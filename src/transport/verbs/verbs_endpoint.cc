@@ -1,4 +1,4 @@
-// The life of a VerbsEndpoint: introduction, completions, ending in order, failing.
+// The life of a VerbsEndpoint: introduction, completions, what must be done before its end.
 #include "transport/verbs/verbs_endpoint.h"
 
 #include <algorithm>
@@ -10,8 +10,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kControlTag = 1;
-constexpr milliseconds kCloseTick{2};
 /// A peer that has not finished may still wait for the acknowledgement of what has just arrived here, which
 /// the device sends by itself, but not without the queue pair.
 constexpr milliseconds kLinger{50};
@@ -21,140 +19,93 @@ constexpr int kMostPolls = 16;
 
 }  // namespace
 
-VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, OpenPort& port)
-    : core_(std::move(core)), port_(port), outgoing_(core_->sizes.rendezvous) {
-  const std::size_t room = core_->endpoints.size() + 1;
-  core_->endpoints.reserve(room);
-  core_->failed.reserve(room);
-  core_->reporting.reserve(room);
-}
+VerbsEndpoint::VerbsEndpoint(std::shared_ptr<VerbsCore> core, std::vector<OpenPort*> ports)
+    : ControlledEndpoint(std::move(core), kMaxControlBytes),
+      ports_(std::move(ports)),
+      outgoing_(own_sizes().rendezvous) {}
 
 Status VerbsEndpoint::make_queues() {
-  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(port_, core_->settings, core_->sizes));
+  ONEBIT_ASSIGN_OR_RETURN(queues_, VerbsQueues::make(ports_, core_->settings, own_sizes()));
   return Status();
 }
 
+Introduction VerbsEndpoint::introduction() const {
+  Introduction made = queues_->introduction();
+  made.announced_only = verbs_core().with_gpus;
+  return made;
+}
+
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::connect(std::shared_ptr<VerbsCore> core,
-                                                              std::size_t port, const Handle& handle,
+                                                              std::size_t device, const Handle& handle,
                                                               std::span<const std::byte> hello) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   ONEBIT_RETURN_IF_ERROR(made->make_queues());
-  made->hello_.assign(hello.begin(), hello.end());
-  VerbsCore& shared = *made->core_;
-  ONEBIT_ASSIGN_OR_RETURN(
-      made->control_, shared.control->connect(0, handle, encode_hello(hello, made->queues_->introduction())));
-  made->opening_deadline_ = Clock::now() + shared.settings.init_timeout;
-  shared.ask_tick(shared.settings.init_timeout);
-  shared.control_due = true;
-  shared.endpoints.push_back(made.get());
+  ONEBIT_ASSIGN_OR_RETURN(auto control,
+                          made->core_->control->connect(
+                              0, handle, encode_hello(hello, encode_introduction(made->introduction()))));
+  made->begin_connecting(std::move(control), hello);
   return made;
 }
 
 Result<std::unique_ptr<VerbsEndpoint>> VerbsEndpoint::accepted(std::shared_ptr<VerbsCore> core,
-                                                               std::size_t port,
+                                                               std::size_t device,
                                                                std::unique_ptr<Endpoint> control) {
-  ONEBIT_ASSIGN_OR_RETURN(OpenPort* const open, core->port(port));
-  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), *open));
+  ONEBIT_ASSIGN_OR_RETURN(auto ports, core->ports(device));
+  std::unique_ptr<VerbsEndpoint> made(new VerbsEndpoint(std::move(core), std::move(ports)));
   made->control_ = std::move(control);
   VerbsEndpoint& self = *made;
   const auto begin = [&self]() -> Status {
-    ONEBIT_ASSIGN_OR_RETURN(Hello hello, decode_hello(self.control_->hello()));
-    self.hello_ = std::move(hello.users);
+    ONEBIT_ASSIGN_OR_RETURN(const SplitHello hello, split_hello(self.control_->hello()));
+    self.hello_.assign(hello.users.begin(), hello.users.end());
+    ONEBIT_ASSIGN_OR_RETURN(const Introduction introduction, decode_introduction(hello.transports));
     ONEBIT_RETURN_IF_ERROR(self.make_queues());
-    ONEBIT_RETURN_IF_ERROR(self.join(hello.introduction));
-    return self.say(self.said_[0], encode_introduction(self.queues_->introduction()));
+    ONEBIT_RETURN_IF_ERROR(self.join(introduction));
+    return self.say(self.said_[0], encode_introduction(self.introduction()));
   };
   if (const Status begun = begin(); !begun.ok()) {
     self.control_->abort(begun);  // the peer hears why
     return begun.with_context(self.peer());
   }
-  self.state_ = State::kReady;
-  self.core_->control_due = true;
-  self.core_->endpoints.push_back(&self);
+  self.become_ready();
   return made;
 }
 
 VerbsEndpoint::~VerbsEndpoint() {
-  queues_.reset();
-  if (state_ != State::kFailed) fail_requests();
-  control_.reset();
-  std::erase(core_->endpoints, this);
-  std::erase(core_->failed, this);
-  std::erase(core_->reporting, this);
-}
-
-// --- The control connection ---
-
-Status VerbsEndpoint::say(Request& request, std::vector<std::byte> what) {
-  std::vector<std::byte>& bytes = saying_[static_cast<std::size_t>(&request - said_.data())];
-  bytes = std::move(what);
-  return control_->send(request, bytes.data(), bytes.size(), kControlTag, 0);
-}
-
-Status VerbsEndpoint::hear() {
-  return control_->receive(heard_, hearing_.data(), hearing_.size(), kControlTag, 0);
+  if (state() != State::kFailed) drop();
 }
 
 /// From here on this end can receive.
 Status VerbsEndpoint::join(const Introduction& introduction) {
   ONEBIT_RETURN_IF_ERROR(queues_->connect(introduction));
   peer_sizes_ = introduction.sizes;
+  peer_ports_ = introduction.ports.size();
+  announced_only_ = introduction.announced_only || verbs_core().with_gpus;
   incoming_.resize(peer_sizes_.rendezvous);
   under_way_.resize(queues_->data_pairs());
-  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), port_.port().name(),
-      fabric_of(port_.port(), port_.address()), queues_->data_pairs());
+  std::string names;
+  for (const OpenPort* const port : ports_) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", port->port().name());
+  }
+  log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), names,
+      fabric_of(ports_.front()->port(), ports_.front()->address()), queues_->data_pairs());
   return Status();
 }
 
-void VerbsEndpoint::on_control() {
-  if (state_ == State::kFailed) return;
-  if (!hearing_begun_ && control_->state() == State::kReady) {
-    if (Status begun = hear(); !begun.ok()) return fail(std::move(begun));
-    hearing_begun_ = true;
-  }
-  while (hearing_begun_ && heard_.state == Request::State::kDone && !goodbye_received_) {
-    auto message = decode_control(std::span(hearing_).first(heard_.bytes));
-    Status taken = message.ok() ? take_control(*message) : message.status();
-    if (taken.ok() && !goodbye_received_) taken = hear();
-    if (!taken.ok()) return fail(taken.with_context(peer()));
-  }
-  if (control_->state() == State::kFailed) return fail(control_->status());
-  if (!broken_.ok()) return fail(broken_);
-  check_finished();
-  pump();
-}
-
-Status VerbsEndpoint::take_control(const ControlMessage& message) {
-  const bool connecting = state_ == State::kConnecting;
-  if (message.kind == ControlKind::kIntroduction && connecting) {
-    ONEBIT_RETURN_IF_ERROR(join(message.introduction));
-    state_ = State::kReady;
+Status VerbsEndpoint::take_control(ControlKind kind, std::span<const std::byte> bytes) {
+  const bool connecting = state() == State::kConnecting;
+  if (kind == ControlKind::kIntroduction && connecting) {
+    ONEBIT_ASSIGN_OR_RETURN(const Introduction introduction, decode_introduction(bytes));
+    ONEBIT_RETURN_IF_ERROR(join(introduction));
     open_ = true;
-    core_->notable = true;
+    become_ready();
     return say(said_[1], encode_ready());
   }
-  if (message.kind == ControlKind::kReady && !connecting && !open_) {
+  if (kind == ControlKind::kReady && !connecting && !open_) {
     open_ = true;
-    return Status();
-  }
-  if (message.kind == ControlKind::kGoodbye && !connecting) {
-    goodbye_received_ = true;
-    goodbye_messages_ = message.messages;
     return Status();
   }
   return Status(Code::kDataError, "what it said on the control connection comes out of turn");
-}
-
-Status VerbsEndpoint::check_usable(const Request& request) const {
-  if (request.state == Request::State::kPending) {
-    return Status(Code::kInvalidUsage, "the request is already pending");
-  }
-  if (state_ == State::kFailed) return status_;
-  if (state_ == State::kConnecting) {
-    return Status::error(Code::kInvalidUsage, "{}: not yet connected", peer());
-  }
-  return Status();
 }
 
 // --- Completions ---
@@ -168,7 +119,7 @@ bool VerbsEndpoint::poll() {
     for (std::size_t i = 0; status.ok() && i < *count; ++i) {
       const ibv_wc& completion = completions[i];
       if (completion.status != IBV_WC_SUCCESS) {
-        on_broken(completion);
+        on_failed(completion);
         return true;
       }
       status = on_completion(completion);
@@ -180,6 +131,7 @@ bool VerbsEndpoint::poll() {
     if (*count > 0) any = true;
     if (*count < completions.size()) break;
   }
+  if (Status flushed = poll_flush(any); !flushed.ok()) fail(flushed.with_context(peer()));
   if (any) {
     check_finished();
     pump();
@@ -204,25 +156,23 @@ Status VerbsEndpoint::on_completion(const ibv_wc& completion) {
 }
 
 Status VerbsEndpoint::arm() {
-  return queues_ != nullptr ? queues_->arm() : Status();
+  if (queues_ == nullptr) return Status();
+  if (flush_ != nullptr) ONEBIT_RETURN_IF_ERROR(flush_->arm());
+  return queues_->arm();
 }
 
-/// The peer may have said why before its end went away: what it said is taken first, then on_control decides.
-void VerbsEndpoint::on_broken(const ibv_wc& completion) {
-  const std::string over = port_.port().name();
-  if (goodbye_received_) {
-    broken_ = Status::error(Code::kRemoteError,
-                            "{}: has finished and closed the connection before it took all messages", peer());
-  } else if (completion.status == IBV_WC_RETRY_EXC_ERR) {
-    broken_ = Status::error(Code::kRemoteError,
-                            "{}: no answer over {} after {} retries (its port, link or machine is down? "
-                            "ONEBIT_IB_TIMEOUT, ONEBIT_IB_RETRY_CNT)",
-                            peer(), over, core_->settings.ib_retries);
-  } else {
-    broken_ = Status::error(Code::kRemoteError, "{}: the connection over {} broke: {}", peer(), over,
-                            port_.library().wc_status_str(completion.status));
+void VerbsEndpoint::on_failed(const ibv_wc& completion) {
+  const OpenPort& port = queues_->port_of(completion);
+  const std::string over = port.port().name();
+  if (completion.status == IBV_WC_RETRY_EXC_ERR) {
+    return on_broken(
+        Status::error(Code::kRemoteError,
+                      "{}: no answer over {} after {} retries (its port, link or machine is down? "
+                      "ONEBIT_IB_TIMEOUT, ONEBIT_IB_RETRY_CNT)",
+                      peer(), over, core_->settings.ib_retries));
   }
-  core_->control_due = true;
+  on_broken(Status::error(Code::kRemoteError, "{}: the connection over {} broke: {}", peer(), over,
+                          port.library().wc_status_str(completion.status)));
 }
 
 bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const noexcept {
@@ -232,113 +182,40 @@ bool VerbsEndpoint::owns(const ibv_qp* pair, const ibv_cq* completions) const no
 
 // --- Ending ---
 
-void VerbsEndpoint::end(Request& request, Request::State state) noexcept {
-  request.state = state;
-  core_->notable = true;
-  if (!request.notify) return;
-  if (ended_.empty()) core_->reporting.push_back(this);
-  ended_.push(request);
-  core_->poller.announce();
-}
-
-void VerbsEndpoint::report(std::vector<Request*>& completed) {
-  while (Request* request = ended_.first()) {
-    completed.push_back(request);
-    ended_.pop();
-  }
-}
-
-void VerbsEndpoint::fail_requests() noexcept {
+void VerbsEndpoint::drop() noexcept {
+  queues_.reset();  // before the requests end: nothing may be written to their memory any more
+  flush_.reset();
+  fail_all(flushes_);
   for (Outgoing& each : outgoing_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
   for (Incoming& each : incoming_) {
     if (Request* const request = std::exchange(each.request, nullptr)) end(*request, Request::State::kFailed);
-    each.memory.reset();
+    each.memory = {};
   }
-  for (RequestList* list : {&sends_, &posted_}) {
-    while (Request* request = list->pop()) end(*request, Request::State::kFailed);
-  }
+  fail_all(sends_);
+  fail_all(posted_);
   writing_.clear();
   arrivals_.clear();
   to_advertise_.clear();
 }
 
-void VerbsEndpoint::fail(Status status) {
-  if (state_ == State::kFailed) return;
-  state_ = State::kFailed;
-  status_ = std::move(status);
-  core_->failed.push_back(this);
-  core_->notable = true;
-  log(LogLevel::kInfo, "transport: {}", status_.message());
-  queues_.reset();  // before the requests end: nothing may be written to their memory any more
-  fail_requests();
-  control_->abort(status_);
+bool VerbsEndpoint::all_sent() const {
+  return !incoming_.empty() && sends_.empty() && flushes_.empty() && queues_->all_sent() &&
+         std::none_of(outgoing_.begin(), outgoing_.end(),
+                      [](const Outgoing& o) { return o.request != nullptr; });
 }
 
-void VerbsEndpoint::abort(const Status& reason) noexcept try {
-  fail(reason.ok() ? Status(Code::kAborted, "aborted") : reason);
-} catch (...) {  // no memory for the text: without it
-  queues_.reset();
-  fail_requests();
-  control_->abort(reason);
+bool VerbsEndpoint::all_taken(std::uint32_t messages) const {
+  return next_arrival_ == messages && arrivals_.empty() &&
+         std::none_of(incoming_.begin(), incoming_.end(),
+                      [](const Incoming& i) { return i.request != nullptr; });
 }
 
-void VerbsEndpoint::finish() {
-  if (finishing_ || state_ == State::kFailed) return;
-  finishing_ = true;
-  pump();
-}
-
-void VerbsEndpoint::try_goodbye() {
-  if (!finishing_ || goodbye_sent_ || incoming_.empty() || !sends_.empty() || !queues_->all_sent()) return;
-  if (std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& o) { return o.request != nullptr; }))
-    return;
-  if (Status said = say(said_[2], encode_goodbye(next_send_)); !said.ok()) return fail(std::move(said));
-  goodbye_sent_ = true;
-  control_->finish();
-  core_->control_due = true;
-  core_->ask_tick(kCloseTick);
-}
-
-/// Everything that the peer has sent before its goodbye is here and matched.
-void VerbsEndpoint::check_finished() {
-  if (!goodbye_received_ || state_ != State::kReady || next_arrival_ != goodbye_messages_ ||
-      !arrivals_.empty()) {
-    return;
-  }
-  if (std::any_of(incoming_.begin(), incoming_.end(), [](const Incoming& i) { return i.request != nullptr; }))
-    return;
-  if (!posted_.empty()) {
-    return fail(Status::error(Code::kRemoteError,
-                              "{}: has finished, and a message with tag {:#x} was still expected from it",
-                              peer(), posted_.first()->tag));
-  }
-  state_ = State::kFinished;
-  core_->notable = true;
-  check_closed(Clock::now());
-}
-
-void VerbsEndpoint::check_closed(Clock::time_point now) {
-  if (closed_ || !goodbye_sent_ || !usable()) return;
-  if (!control_->closed() || (!goodbye_received_ && now - last_arrival_ < kLinger))
-    return core_->ask_tick(kCloseTick);
-  closed_ = true;
-  core_->notable = true;
-}
-
-void VerbsEndpoint::on_tick(Clock::time_point now) {
-  if (state_ == State::kConnecting) {
-    if (now < opening_deadline_) {
-      return core_->ask_tick(std::chrono::ceil<milliseconds>(opening_deadline_ - now));
-    }
-    return fail(Status::error(Code::kTimeout, "connect to {}: not accepted within {} s (ONEBIT_INIT_TIMEOUT)",
-                              peer(), core_->settings.init_timeout.count() / 1000.0));
-  }
-  if (!goodbye_sent_ || closed_ || !usable()) return;
-  core_->control_due = true;
-  check_closed(now);
+bool VerbsEndpoint::settled(Clock::time_point now) const {
+  if (std::exchange(arrived_, counters_.wire_received) != counters_.wire_received) last_arrival_ = now;
+  return goodbye_received_ || now - last_arrival_ >= kLinger;
 }
 
 }  // namespace onebit::transport

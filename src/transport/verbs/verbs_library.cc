@@ -61,6 +61,7 @@ Result<VerbsLibrary> open_verbs_library(const char* name) {
   find(made.fork_init, "ibv_fork_init");
   find(made.wc_status_str, "ibv_wc_status_str");
   find(made.event_type_str, "ibv_event_type_str");
+  made.reg_dmabuf_mr = reinterpret_cast<decltype(made.reg_dmabuf_mr)>(::dlsym(handle, "ibv_reg_dmabuf_mr"));
   if (missing != nullptr) {
     return Status::error(
         Code::kSystemError,

@@ -4,28 +4,32 @@
 // a range inside another needs none of its own. It goes when its last holder lets go, and not later: behind a
 // buffer that was freed in the meantime there would be other pages than the device has, and what it writes
 // would be lost without a sign. Who sends from the same buffers again and again holds a Memory of them.
-// Invariant: a region outlives its holders. Threads: those of the context.
+// Invariant: a region outlives its holders. Threads: any; NCCL registers while a connection is in use.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/status.h"
+#include "transport/transport.h"
 #include "transport/verbs/verbs_library.h"
 
 namespace onebit::transport {
 
 class RegisteredMemory {
  public:
-  RegisteredMemory(const VerbsLibrary& library, ibv_pd* domain, std::string device)
-      : library_(&library), domain_(domain), device_(std::move(device)) {}
+  /// `flushed`: what is written there may be read back, to see that it has arrived.
+  RegisteredMemory(const VerbsLibrary& library, ibv_pd* domain, std::string device, bool flushed)
+      : library_(&library), domain_(domain), device_(std::move(device)), flushed_(flushed) {}
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
 
  private:
+  int access(bool writable) const noexcept;
   struct Region {
     std::uintptr_t begin = 0;
     std::size_t bytes = 0;
@@ -50,6 +54,8 @@ class RegisteredMemory {
     }
     ~Hold() { reset(); }
     void reset() noexcept;
+    /// One more of the same range.
+    Hold share() const noexcept;
     std::uint32_t local_key() const noexcept { return at_->region->lkey; }
     std::uint32_t remote_key() const noexcept { return at_->region->rkey; }
 
@@ -61,12 +67,18 @@ class RegisteredMemory {
 
   /// `writable`: by this device and by peers that are told the key. An error says what limit to raise.
   Result<Hold> hold(const void* data, std::size_t bytes, bool writable);
-  std::size_t regions() const noexcept { return regions_.size(); }
+  /// Memory of a GPU at this address of its; writable.
+  Result<Hold> hold(const void* data, std::size_t bytes, const DmaBuf& buffer);
 
  private:
+  Hold held(Regions::iterator at) noexcept;
+
+  const std::uint32_t generation_ = UniqueSocket::process_generation();
   const VerbsLibrary* library_;
   ibv_pd* domain_;
   std::string device_;
+  bool flushed_;
+  std::mutex mutex_;
   Regions regions_;
 };
 

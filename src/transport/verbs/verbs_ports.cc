@@ -85,6 +85,15 @@ std::string pci_path(const std::string& device) {
   return error ? std::string() : path.string();
 }
 
+/// Asks for what is impossible: a device that could says that the descriptor is bad.
+bool takes_dma_bufs(const VerbsLibrary& library, ibv_context* context) {
+  if (library.reg_dmabuf_mr == nullptr) return false;
+  const VerbsDomain domain(library, library.alloc_pd(context));
+  if (!domain) return false;
+  const VerbsRegion none(library, library.reg_dmabuf_mr(domain.get(), 0, 0, 0, -1, 0));
+  return !none && errno == EBADF;
+}
+
 std::string describe(const std::vector<VerbsPort>& ports) {
   std::string text;
   for (const VerbsPort& port : ports) {
@@ -160,6 +169,7 @@ Result<std::vector<VerbsPort>> all_ports(const VerbsLibrary& library) {
     const VerbsDevice opened(library, library.open_device(devices[i]));
     ibv_device_attr attributes{};
     if (!opened || library.query_device(opened.get(), &attributes) != 0) continue;
+    const bool dma_bufs = takes_dma_bufs(library, opened.get());
     for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
       ibv_port_attr state{};
       if (library.query_port(opened.get(), number, &state) != 0) continue;
@@ -172,6 +182,7 @@ Result<std::vector<VerbsPort>> all_ports(const VerbsLibrary& library) {
       port.mtu = state.active_mtu;
       port.speed_mbps = lane_speed(state.active_speed) * lanes(state.active_width);
       port.pci_path = pci_path(name);
+      port.takes_dma_bufs = dma_bufs;
       port.addresses = addresses_of(library, opened.get(), name, number, state.gid_tbl_len);
     }
   }

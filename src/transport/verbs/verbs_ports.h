@@ -34,6 +34,7 @@ struct VerbsPort {
   ibv_mtu mtu = IBV_MTU_1024;
   std::uint32_t speed_mbps = 0;
   std::string pci_path;
+  bool takes_dma_bufs = false;
   std::vector<PortAddress> addresses;
 
   std::string name() const { return fmt::format("{}:{}", device, number); }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "bootstrap/handshake.h"
+#include "transport/verbs/verbs_pair.h"
 
 namespace onebit::transport {
 namespace {
@@ -17,10 +18,6 @@ constexpr std::uint32_t kSendSlots = 16;
 /// Of credits without a message: each tells of half a window that is new, and there are two windows.
 constexpr std::uint32_t kCreditSlots = 4;
 constexpr std::uint32_t kInline = 128;
-/// Never used up by a peer that keeps to its credits; 7 = without limit.
-constexpr std::uint8_t kNotReadyRetries = 7;
-constexpr std::uint8_t kNotReadyTimer = 12;  // 0.64 ms
-constexpr std::uint8_t kHops = 64;
 
 std::uint64_t id_of(VerbsQueues::Of of, std::size_t index) noexcept {
   return static_cast<std::uint64_t>(of) << 32 | index;
@@ -28,8 +25,11 @@ std::uint64_t id_of(VerbsQueues::Of of, std::size_t index) noexcept {
 
 }  // namespace
 
-VerbsQueues::VerbsQueues(OpenPort& port, const Settings& settings, const QueueSizes& sizes)
-    : port_(port), settings_(settings), sizes_(sizes), send_slots_(std::min(kSendSlots, sizes.slots)) {}
+VerbsQueues::VerbsQueues(std::vector<OpenPort*> ports, const Settings& settings, const QueueSizes& sizes)
+    : ports_(std::move(ports)),
+      settings_(settings),
+      sizes_(sizes),
+      send_slots_(std::min(kSendSlots, sizes.slots)) {}
 
 VerbsQueues::~VerbsQueues() = default;
 
@@ -38,9 +38,9 @@ std::uint32_t VerbsQueues::receive_slots() const noexcept {
   return sizes_.slots + sizes_.rendezvous + kCreditSlots;
 }
 
-Result<std::unique_ptr<VerbsQueues>> VerbsQueues::make(OpenPort& port, const Settings& settings,
+Result<std::unique_ptr<VerbsQueues>> VerbsQueues::make(std::vector<OpenPort*> ports, const Settings& settings,
                                                        const QueueSizes& sizes) {
-  std::unique_ptr<VerbsQueues> made(new VerbsQueues(port, settings, sizes));
+  std::unique_ptr<VerbsQueues> made(new VerbsQueues(std::move(ports), settings, sizes));
   ONEBIT_RETURN_IF_ERROR(made->make_slots());
   ONEBIT_RETURN_IF_ERROR(made->make_pairs());
   ONEBIT_RETURN_IF_ERROR(made->fill_receives());
@@ -53,56 +53,57 @@ Status VerbsQueues::make_slots() {
   slots_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
   if (!slots_) return Status::system(ENOMEM, "message slots of a connection");
   std::memset(slots_.get(), 0, bytes);
-  ONEBIT_ASSIGN_OR_RETURN(hold_, port_.memory().hold(slots_.get(), bytes, true));
+  ONEBIT_ASSIGN_OR_RETURN(hold_, ports_.front()->memory().hold(slots_.get(), bytes, true));
   for (std::uint32_t i = 0; i < send_slots_; ++i) free_.push_back(static_cast<int>(receive_slots() + i));
   return Status();
 }
 
-Status VerbsQueues::make_pairs() {
-  const std::uint32_t data_pairs = settings_.ib_pairs;
-  const std::uint32_t room = receive_slots() + send_slots_ + 2 * data_pairs * sizes_.segments;
-  const VerbsLibrary& library = port_.library();
-  completions_ = VerbsCompletions(
-      library, library.create_cq(port_.context(), static_cast<int>(room), nullptr, port_.channel(), 0));
-  if (!completions_) {
-    return Status::system(errno,
-                          fmt::format("{}: a completion queue of {} entries", port_.port().name(), room));
+Status VerbsQueues::make_completions(std::size_t data_pairs) {
+  std::vector<std::uint32_t> room(ports_.size());
+  room.front() = receive_slots() + send_slots_;
+  for (std::size_t pair = 0; pair < data_pairs; ++pair) {
+    room[Introduction::port_of(pair, ports_.size())] += 2 * sizes_.segments;
   }
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    const OpenPort& port = *ports_[i];
+    const VerbsLibrary& library = port.library();
+    completions_.emplace_back(
+        library, library.create_cq(port.context(), static_cast<int>(room[i]), nullptr, port.channel(), 0));
+    if (completions_.back()) continue;
+    return Status::system(errno,
+                          fmt::format("{}: a completion queue of {} entries", port.port().name(), room[i]));
+  }
+  return Status();
+}
+
+Status VerbsQueues::make_pairs() {
+  const auto ports = static_cast<std::uint32_t>(ports_.size());
+  const std::uint32_t data_pairs = ports * std::min(settings_.ib_pairs, kMaxPairs / ports);
+  ONEBIT_RETURN_IF_ERROR(make_completions(data_pairs));
   for (std::uint32_t i = 0; i <= data_pairs; ++i) {
+    const OpenPort& port = port_of_pair(i);
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
-    attributes.send_cq = attributes.recv_cq = completions_.get();
+    attributes.send_cq = attributes.recv_cq =
+        completions_[i == 0 ? 0 : Introduction::port_of(i - 1, ports)].get();
     attributes.sq_sig_all = 1;
     attributes.cap.max_send_wr = i == 0 ? send_slots_ : sizes_.segments;
     attributes.cap.max_recv_wr = i == 0 ? receive_slots() : sizes_.segments;
     attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
     attributes.cap.max_inline_data = i == 0 ? kInline : 0;
-    pairs_.emplace_back(library, library.create_qp(port_.domain(), &attributes));
+    pairs_.emplace_back(port.library(), port.library().create_qp(port.domain(), &attributes));
     if (!pairs_.back()) {
       return Status::system(errno,
-                            fmt::format("{}: a queue pair for {} sends and {} receives", port_.port().name(),
+                            fmt::format("{}: a queue pair for {} sends and {} receives", port.port().name(),
                                         attributes.cap.max_send_wr, attributes.cap.max_recv_wr));
     }
     if (i == 0) most_inline_ = attributes.cap.max_inline_data;
-    ONEBIT_RETURN_IF_ERROR(prepare(i));
+    ONEBIT_RETURN_IF_ERROR(prepare_pair(port, pairs_.back().get(), settings_));
   }
   segments_out_.assign(data_pairs, 0);
   const auto random = bootstrap::random_key();
   std::memcpy(&first_packet_, random.data(), 3);
   return Status();
-}
-
-Status VerbsQueues::prepare(std::size_t pair) {
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = static_cast<std::uint16_t>(settings_.ib_pkey);
-  attributes.port_num = port_.port().number;
-  attributes.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  const int error = port_.library().modify_qp(
-      pairs_[pair].get(), &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  if (error == 0) return Status();
-  return Status::system(error, fmt::format("{}: prepare a queue pair (ONEBIT_IB_PKEY={})",
-                                           port_.port().name(), settings_.ib_pkey));
 }
 
 Status VerbsQueues::fill_receives() {
@@ -115,76 +116,40 @@ Status VerbsQueues::fill_receives() {
 
 Introduction VerbsQueues::introduction() const {
   Introduction made;
-  made.ethernet = port_.port().ethernet;
-  made.mtu = static_cast<std::uint8_t>(port_.port().mtu);
-  made.lid = port_.port().lid;
-  made.gid = port_.address().gid;
   made.first_packet = first_packet_;
   made.sizes = sizes_;
+  for (const OpenPort* const open : ports_) {
+    made.ports.push_back(place_of(*open));
+  }
   for (const VerbsPair& pair : pairs_) made.pairs.push_back(pair->qp_num);
   return made;
 }
 
 Status VerbsQueues::connect(const Introduction& peer) {
-  if (peer.ethernet != port_.port().ethernet) {
-    return Status::error(
-        Code::kInvalidUsage,
-        "{} here is {} and the peer's port is not: choose ports of one network (ONEBIT_IB_HCA)",
-        port_.port().name(), port_.port().ethernet ? "Ethernet" : "InfiniBand");
-  }
   const std::size_t count = std::min(pairs_.size(), peer.pairs.size());
   pairs_.erase(pairs_.begin() + static_cast<std::ptrdiff_t>(count), pairs_.end());
-  for (std::size_t i = 0; i < count; ++i) ONEBIT_RETURN_IF_ERROR(connect(i, peer));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t port = i == 0 ? 0 : Introduction::port_of(i - 1, peer.ports.size());
+    ONEBIT_RETURN_IF_ERROR(connect_pair(port_of_pair(i), pairs_[i].get(), settings_, first_packet_,
+                                        {peer.ports[port], peer.pairs[i], peer.first_packet}));
+  }
   return Status();
-}
-
-Status VerbsQueues::connect(std::size_t pair, const Introduction& peer) {
-  const VerbsPort& port = port_.port();
-  const bool routed = port.ethernet || std::memcmp(peer.gid.raw, port_.address().gid.raw, 8) != 0;
-  ibv_qp_attr to{};
-  to.qp_state = IBV_QPS_RTR;
-  to.path_mtu = std::min(port.mtu, static_cast<ibv_mtu>(peer.mtu));
-  to.dest_qp_num = peer.pairs[pair];
-  to.rq_psn = peer.first_packet;
-  to.max_dest_rd_atomic = 1;
-  to.min_rnr_timer = kNotReadyTimer;
-  to.ah_attr.port_num = port.number;
-  to.ah_attr.sl = static_cast<std::uint8_t>(settings_.ib_sl);
-  to.ah_attr.dlid = peer.lid;
-  if (routed) {
-    to.ah_attr.is_global = 1;
-    to.ah_attr.grh.dgid = peer.gid;
-    to.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port_.address().index);
-    to.ah_attr.grh.hop_limit = kHops;
-    to.ah_attr.grh.traffic_class = static_cast<std::uint8_t>(settings_.ib_tc);
-  }
-  const VerbsLibrary& library = port_.library();
-  int error = library.modify_qp(pairs_[pair].get(), &to,
-                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (error == 0) {
-    ibv_qp_attr send{};
-    send.qp_state = IBV_QPS_RTS;
-    send.sq_psn = first_packet_;
-    send.timeout = static_cast<std::uint8_t>(settings_.ib_timeout);
-    send.retry_cnt = static_cast<std::uint8_t>(settings_.ib_retries);
-    send.rnr_retry = kNotReadyRetries;
-    send.max_rd_atomic = 1;
-    error = library.modify_qp(pairs_[pair].get(), &send,
-                              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                  IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  }
-  if (error == 0) return Status();
-  return Status::system(
-      error,
-      fmt::format("connect a queue pair from {} ({}, GID {}) to {} (can the two ports reach "
-                  "each other? ONEBIT_IB_HCA and ONEBIT_IB_GID_INDEX choose others)",
-                  port.name(), gid_text(port_.address().gid), port_.address().index, gid_text(peer.gid)));
 }
 
 bool VerbsQueues::owns(const ibv_qp* pair) const noexcept {
   return std::any_of(pairs_.begin(), pairs_.end(),
                      [pair](const VerbsPair& own) { return own.get() == pair; });
+}
+
+bool VerbsQueues::owns(const ibv_cq* completions) const noexcept {
+  return std::any_of(completions_.begin(), completions_.end(),
+                     [completions](const VerbsCompletions& own) { return own.get() == completions; });
+}
+
+const OpenPort& VerbsQueues::port_of(const ibv_wc& completion) const noexcept {
+  const bool of_data =
+      of(completion.wr_id) == Of::kSegmentSent || of(completion.wr_id) == Of::kSegmentArrival;
+  return port_of_pair(of_data ? index(completion.wr_id) + 1 : 0);
 }
 
 // --- Messages ---
@@ -256,14 +221,22 @@ Status VerbsQueues::post_send(std::size_t pair, ibv_send_wr& work) noexcept {
 }
 
 Result<std::size_t> VerbsQueues::poll(std::span<ibv_wc> into) noexcept {
-  const int count = ibv_poll_cq(completions_.get(), static_cast<int>(into.size()), into.data());
-  if (count < 0) return Status(Code::kSystemError, "ibv_poll_cq failed");
-  return static_cast<std::size_t>(count);
+  std::size_t taken = 0;
+  for (const VerbsCompletions& queue : completions_) {
+    const int count = ibv_poll_cq(queue.get(), static_cast<int>(into.size() - taken), into.data() + taken);
+    if (count < 0) return Status(Code::kSystemError, "ibv_poll_cq failed");
+    taken += static_cast<std::size_t>(count);
+  }
+  return taken;
 }
 
 Status VerbsQueues::arm() noexcept {
-  const int error = ibv_req_notify_cq(completions_.get(), 0);
-  return error == 0 ? Status() : Status::system(error, "ibv_req_notify_cq");
+  for (const VerbsCompletions& queue : completions_) {
+    if (const int error = ibv_req_notify_cq(queue.get(), 0); error != 0) {
+      return Status::system(error, "ibv_req_notify_cq");
+    }
+  }
+  return Status();
 }
 
 }  // namespace onebit::transport

@@ -1,9 +1,10 @@
-// The queues of one connection: a queue pair for messages, some for data, their completion queue and slots.
+// The queues of one connection: a queue pair for messages, some for data, their completion queues and slots.
 //
 // Messages go through slots of registered memory at both ends; data is written straight to where it belongs,
-// on pairs of its own, whose receive queues hold nothing but places for completions. Invariant: at most as
-// much is posted as the queues have room for (take_slot and segment_room say it), and the completion queue
-// has room for all of that, so none can overrun. Threads: those of the context.
+// on pairs of its own, whose receive queues hold nothing but places for completions. With several ports the
+// data pairs are dealt out to them in turn, and each port has a completion queue. Invariant: at most as much
+// is posted as the queues have room for (take_slot and segment_room say it), and the completion queues have
+// room for all of that, so none can overrun. Threads: those of the context.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ class VerbsQueues {
   /// What a completion is of; with an index into the slots or the pairs.
   enum class Of : std::uint32_t { kArrival = 1, kMessageSent = 2, kSegmentArrival = 3, kSegmentSent = 4 };
 
-  static Result<std::unique_ptr<VerbsQueues>> make(OpenPort& port, const Settings& settings,
+  /// On 1 to kMaxPorts ports, of which the first has the messages.
+  static Result<std::unique_ptr<VerbsQueues>> make(std::vector<OpenPort*> ports, const Settings& settings,
                                                    const QueueSizes& sizes);
   ~VerbsQueues();
 
@@ -32,7 +34,9 @@ class VerbsQueues {
   Status connect(const Introduction& peer);
   std::size_t data_pairs() const noexcept { return pairs_.size() - 1; }
   bool owns(const ibv_qp* pair) const noexcept;
-  bool owns(const ibv_cq* completions) const noexcept { return completions_.get() == completions; }
+  bool owns(const ibv_cq* completions) const noexcept;
+  /// The port that a completion came through.
+  const OpenPort& port_of(const ibv_wc& completion) const noexcept;
 
   // Messages
   /// A slot to fill and send; -1 when all are under way.
@@ -64,13 +68,15 @@ class VerbsQueues {
   Status arm() noexcept;
 
  private:
-  VerbsQueues(OpenPort& port, const Settings& settings, const QueueSizes& sizes);
+  VerbsQueues(std::vector<OpenPort*> ports, const Settings& settings, const QueueSizes& sizes);
+  Status make_completions(std::size_t data_pairs);
   Status make_pairs();
   Status make_slots();
   Status fill_receives();
-  Status prepare(std::size_t pair);
-  Status connect(std::size_t pair, const Introduction& peer);
   std::uint32_t receive_slots() const noexcept;
+  OpenPort& port_of_pair(std::size_t pair) const noexcept {
+    return *ports_[pair == 0 ? 0 : Introduction::port_of(pair - 1, ports_.size())];
+  }
   Status post_receive(std::size_t pair, std::uint64_t id, std::byte* at, std::uint32_t bytes) noexcept;
   Status post_send(std::size_t pair, ibv_send_wr& work) noexcept;
 
@@ -78,7 +84,7 @@ class VerbsQueues {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
 
-  OpenPort& port_;
+  const std::vector<OpenPort*> ports_;
   const Settings settings_;
   const QueueSizes sizes_;
   std::uint32_t send_slots_;
@@ -86,9 +92,9 @@ class VerbsQueues {
   std::uint32_t most_inline_ = 0;
   std::unique_ptr<std::byte[], Free> slots_;  ///< those that receive, then those that send
   RegisteredMemory::Hold hold_;
-  VerbsCompletions completions_;
-  std::vector<VerbsPair> pairs_;  ///< the first for messages
-  std::vector<int> free_;         ///< slots to send
+  std::vector<VerbsCompletions> completions_;  ///< by port
+  std::vector<VerbsPair> pairs_;               ///< the first for messages
+  std::vector<int> free_;                      ///< slots to send
   std::vector<std::uint32_t> segments_out_;
 };
 

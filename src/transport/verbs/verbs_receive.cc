@@ -12,19 +12,9 @@
 namespace onebit::transport {
 
 Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
-                              std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (state_ == State::kFinished) {
-    return Status::error(Code::kRemoteError, "{}: has finished and sends no more messages", peer());
-  }
-  request.state = Request::State::kPending;
-  request.data = static_cast<std::byte*>(data);
-  request.capacity = capacity;
-  request.bytes = 0;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  posted_.push(request);
+                              std::uint32_t check, Memory* memory) {
+  ONEBIT_RETURN_IF_ERROR(post(request, data, capacity, tag, check));
+  request.memory = memory;
   if (arrivals_.empty()) return Status();
   if (Status matched = match(); !matched.ok()) {
     fail(std::move(matched));
@@ -35,12 +25,8 @@ Status VerbsEndpoint::receive(Request& request, void* data, std::size_t capacity
   return Status();
 }
 
-Status VerbsEndpoint::bad_data(std::string_view what) const {
-  return Status::error(Code::kDataError, "{}: sent {}", peer(), what);
-}
-
 bool VerbsEndpoint::credits_are_due() const noexcept {
-  const QueueSizes& own = core_->sizes;
+  const QueueSizes& own = own_sizes();
   return slots_freed_ - slots_told_ >= (own.slots + 1) / 2 ||
          segments_freed_ - segments_told_ >= (own.segments + 1) / 2;
 }
@@ -51,7 +37,6 @@ Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
   if (const char* problem = decode_message(queues_->slot(slot), completion.byte_len, header))
     return bad_data(problem);
   if (incoming_.empty()) return bad_data("a message before its introduction");
-  last_arrival_ = Clock::now();
   counters_.wire_received += completion.byte_len;
   if (!take_credits(header)) return bad_data("more credits than it had");
   switch (header.kind) {
@@ -70,46 +55,19 @@ Status VerbsEndpoint::on_arrival(const ibv_wc& completion) {
   return queues_->renew_slot(slot);
 }
 
-/// The posted receive that takes a message; null when there is none yet.
-Request* VerbsEndpoint::posted_for(const MessageHeader& header, Request*& previous) const noexcept {
-  previous = nullptr;
-  Request* request = posted_.first();
-  while (request != nullptr && request->tag != header.tag) {
-    previous = request;
-    request = request->next;
-  }
-  return request;
-}
-
 /// Hands arrivals to posted receives, in the order of the sender.
 Status VerbsEndpoint::match() {
   while (!arrivals_.empty()) {
     const Arrival arrival = arrivals_.front();
     const MessageHeader& header = arrival.header;
-    Request* previous = nullptr;
-    Request* const request = posted_for(header, previous);
-    if (request == nullptr) {
-      if (!posted_.empty()) core_->notable = true;  // it blocks them
-      return Status();
-    }
-    if (header.check != request->check) {
-      return Status::error(
-          Code::kInvalidUsage,
-          "{}: its message with tag {:#x} has check word {:#x}, here {:#x} is expected: the two "
-          "ends do not do the same",
-          peer(), header.tag, header.check, request->check);
-    }
-    if (header.bytes > request->capacity) {
-      return Status::error(Code::kInvalidUsage,
-                           "{}: its message with tag {:#x} has {} bytes, the receive here {}", peer(),
-                           header.tag, header.bytes, request->capacity);
-    }
+    ONEBIT_ASSIGN_OR_RETURN(Request* const request, posted_for(header.tag, header.check, header.bytes));
+    if (request == nullptr) return Status();
     const bool announced = header.kind == MessageKind::kAnnounce;
     if (announced && header.rendezvous >= incoming_.size())
       return bad_data("an announcement with an impossible number");
     // The last bytes of the number's previous message may still be on their way through another queue.
     if (announced && incoming_[header.rendezvous].request != nullptr) return Status();
-    posted_.remove(*request, previous);
+    take_posted(*request);
     request->bytes = header.bytes;
     ONEBIT_RETURN_IF_ERROR(announced ? take_announced(arrival, *request) : take_eager(arrival, *request));
     arrivals_.pop_front();
@@ -121,7 +79,7 @@ Status VerbsEndpoint::match() {
 
 Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
   if (request.bytes > 0) {
-    std::memcpy(request.data, queues_->slot(arrival.slot) + kMessageHeaderBytes, request.bytes);
+    std::memcpy(request.data, queues_->slot(arrival.slot) + kEagerHeaderBytes, request.bytes);
   }
   counters_.payload_received += request.bytes;
   end(request, Request::State::kDone);
@@ -131,7 +89,7 @@ Status VerbsEndpoint::take_eager(const Arrival& arrival, Request& request) {
 Status VerbsEndpoint::take_announced(const Arrival& arrival, Request& request) {
   Incoming& incoming = incoming_[arrival.header.rendezvous];
   incoming.request = &request;  // from here on it is not lost in a failure
-  auto memory = port_.memory().hold(request.data, request.bytes, true);
+  auto memory = VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory);
   if (!memory.ok()) return memory.status().with_context(fmt::format("receive from {}", peer()));
   incoming.memory = std::move(*memory);
   to_advertise_.push_back(arrival.header.rendezvous);
@@ -147,7 +105,6 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   const std::uint32_t bytes = completion.byte_len;
   if (bytes == 0 || bytes > request.bytes - request.transferred)
     return bad_data("more bytes of a message than it has");
-  last_arrival_ = Clock::now();
   request.transferred += bytes;
   counters_.payload_received += bytes;
   counters_.wire_received += bytes;
@@ -159,12 +116,46 @@ Status VerbsEndpoint::on_segment_arrival(const ibv_wc& completion) {
   return arrivals_.empty() ? Status() : match();
 }
 
+Status VerbsEndpoint::flush(Request& request, const void* data, std::size_t bytes, Memory* memory) {
+  if (!verbs_core().with_gpus || bytes == 0) return Endpoint::flush(request, data, bytes, memory);
+  if (request.state == Request::State::kPending) {
+    return Status(Code::kInvalidUsage, "the request is already pending");
+  }
+  if (!usable())
+    return state() == State::kFailed ? status() : Status(Code::kInvalidUsage, "not yet connected");
+  if (flush_ == nullptr) {
+    ONEBIT_ASSIGN_OR_RETURN(flush_, VerbsFlush::make(ports_, core_->settings));
+  }
+  request.state = Request::State::kPending;
+  request.data = static_cast<std::byte*>(const_cast<void*>(data));
+  request.capacity = request.bytes = bytes;
+  request.memory = memory;
+  flushes_.push(request);
+  if (Status begun = begin_flush(); !begun.ok()) fail(begun.with_context(peer()));
+  return Status();
+}
+
+Status VerbsEndpoint::begin_flush() {
+  if (flushes_.empty() || flush_->busy()) return Status();
+  const Request& request = *flushes_.first();
+  ONEBIT_ASSIGN_OR_RETURN(auto memory,
+                          VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory));
+  return flush_->begin(request.data, std::move(memory));
+}
+
+Status VerbsEndpoint::poll_flush(bool& any) {
+  if (flush_ == nullptr || !flush_->busy()) return Status();
+  ONEBIT_ASSIGN_OR_RETURN(const bool ended, flush_->poll());
+  if (!ended) return Status();
+  any = true;
+  end(*flushes_.pop(), Request::State::kDone);
+  return begin_flush();
+}
+
 std::optional<WaitingMessage> VerbsEndpoint::waiting_message() const {
   if (arrivals_.empty()) return std::nullopt;
   const MessageHeader& header = arrivals_.front().header;
-  Request* previous = nullptr;
-  if (posted_for(header, previous) != nullptr) return std::nullopt;
-  return WaitingMessage{header.tag, header.bytes, !posted_.empty()};
+  return waiting(header.tag, header.bytes);
 }
 
 }  // namespace onebit::transport

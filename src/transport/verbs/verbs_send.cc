@@ -7,23 +7,25 @@
 namespace onebit::transport {
 namespace {
 
-constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
+/// Of each pair, with several ports: enough to keep its port busy while the completion of one is on its way.
+constexpr std::size_t kSharedDepth = 4;
+/// With several ports: small enough that they share the load, large enough to cost nothing.
+constexpr std::uint64_t kLeastShare = 64 << 10;
+constexpr std::uint64_t kMostShare = 256 << 10;
+
+std::uint64_t segment_limit(std::uint64_t message, std::size_t ports, std::uint64_t most) {
+  if (ports == 1) return most;
+  const std::uint64_t share = (message + ports - 1) / ports;
+  const std::uint64_t rounded = (share + kLeastShare - 1) / kLeastShare * kLeastShare;
+  return std::min({rounded, kMostShare, most});
+}
 
 }  // namespace
 
 Status VerbsEndpoint::send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
-                           std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (finishing_) return Status::error(Code::kInvalidUsage, "{}: send after finish", peer());
-  if (bytes > kMaxMessageBytes) return Status::error(Code::kInvalidArgument, "a message of {} bytes", bytes);
-  request.state = Request::State::kPending;
-  // Only read from.
-  request.data = static_cast<std::byte*>(const_cast<void*>(data));
-  request.capacity = request.bytes = bytes;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  request.sequence = next_send_++;
+                           std::uint32_t check, Memory* memory) {
+  ONEBIT_RETURN_IF_ERROR(prepare_send(request, data, bytes, tag, check));
+  request.memory = memory;
   sends_.push(request);
   pump();
   return Status();
@@ -49,7 +51,7 @@ Status VerbsEndpoint::post_waiting() {
     header.kind = MessageKind::kAdvertise;
     header.rendezvous = number;
     header.address = reinterpret_cast<std::uintptr_t>(incoming.request->data);
-    header.key = incoming.memory.remote_key();
+    for (std::size_t i = 0; i < ports_.size(); ++i) header.keys[i] = incoming.memory[i].remote_key();
     ONEBIT_RETURN_IF_ERROR(send_message(slot, header, nullptr));
   }
   for (bool sent = true; sent && !sends_.empty();) ONEBIT_RETURN_IF_ERROR(send_next(sent));
@@ -66,14 +68,13 @@ Status VerbsEndpoint::send_message(int slot, MessageHeader& header, const std::b
   header.slots_freed = slots_told_ = slots_freed_;
   header.segments_freed = segments_told_ = segments_freed_;
   std::byte* const to = queues_->slot(slot);
-  encode_message(header, to);
-  std::size_t bytes = kMessageHeaderBytes;
+  std::size_t bytes = encode_message(header, to);
   if (header.kind == MessageKind::kEager && header.bytes > 0) {
-    std::memcpy(to + kMessageHeaderBytes, data, header.bytes);
+    std::memcpy(to + bytes, data, header.bytes);
     bytes += header.bytes;
   }
   counters_.wire_sent += bytes;
-  return queues_->send_slot(slot, bytes).with_context(peer());
+  return with_peer(queues_->send_slot(slot, bytes));
 }
 
 /// Sends or announces the first request, if that is possible now.
@@ -105,7 +106,7 @@ Status VerbsEndpoint::announce(Request& request, bool& sent) {
   if (free == outgoing_.end()) return Status();
   const int slot = queues_->take_slot();
   if (slot < 0) return Status();
-  auto memory = port_.memory().hold(request.data, request.capacity, false);
+  auto memory = VerbsCore::hold(ports_, request.data, request.capacity, false, request.memory);
   if (!memory.ok()) return memory.status().with_context(fmt::format("send to {}", peer()));
   MessageHeader header;
   header.kind = MessageKind::kAnnounce;
@@ -116,7 +117,8 @@ Status VerbsEndpoint::announce(Request& request, bool& sent) {
   header.bytes = request.capacity;
   ++slots_used_;
   sends_.pop();
-  *free = Outgoing{&request, std::move(*memory), 0, 0, 0};
+  free->request = &request;
+  free->memory = std::move(*memory);
   sent = true;
   return send_message(slot, header, nullptr);
 }
@@ -128,40 +130,53 @@ Status VerbsEndpoint::take_advertisement(const MessageHeader& header) {
     return bad_data("an advertisement for no message");
   }
   outgoing.address = header.address;
-  outgoing.key = header.key;
+  outgoing.keys = header.keys;
   writing_.push_back(header.rendezvous);
   return Status();
 }
 
-/// Segments go to the data pairs in turn; a pair whose queue is full is passed over.
+/// With several ports only some segments go to each pair ahead of time: the next one is for the port that is
+/// free, so a slow one has a smaller share.
+bool VerbsEndpoint::has_room(std::size_t pair) const noexcept {
+  if (queues_->segment_room(pair) == 0) return false;
+  return ports_.size() == 1 || under_way_[pair].size() < kSharedDepth;
+}
+
+/// Segments go to the data pairs in turn; a pair that is full is passed over.
 Status VerbsEndpoint::write_segments() {
   std::size_t full = 0;
   while (!writing_.empty() && full < under_way_.size()) {
     if (segments_used_ - peer_segments_freed_ >= peer_sizes_.segments) return Status();
     const std::size_t pair = turn_;
     turn_ = (turn_ + 1) % under_way_.size();
-    if (queues_->segment_room(pair) == 0) {
+    if (!has_room(pair)) {
       ++full;
       continue;
     }
     full = 0;
-    const std::uint32_t number = writing_.front();
-    Outgoing& outgoing = outgoing_[number];
-    Request& request = *outgoing.request;
-    const auto bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(request.capacity - request.assigned, core_->sizes.segment_bytes));
-    ONEBIT_RETURN_IF_ERROR(queues_
-                               ->write_segment(pair, request.data + request.assigned, bytes,
-                                               outgoing.memory.local_key(),
-                                               outgoing.address + request.assigned, outgoing.key, number)
-                               .with_context(peer()));
-    ++segments_used_;
-    ++outgoing.segments_under_way;
-    under_way_[pair].push_back({number, bytes});
-    request.assigned += bytes;
-    counters_.wire_sent += bytes;
-    if (request.assigned == request.capacity) writing_.pop_front();
+    ONEBIT_RETURN_IF_ERROR(write_segment(pair));
   }
+  return Status();
+}
+
+/// The next one of the message whose turn it is.
+Status VerbsEndpoint::write_segment(std::size_t pair) {
+  const std::uint32_t number = writing_.front();
+  Outgoing& outgoing = outgoing_[number];
+  Request& request = *outgoing.request;
+  const std::uint64_t most = segment_limit(request.capacity, ports_.size(), own_sizes().segment_bytes);
+  const auto bytes = static_cast<std::uint32_t>(std::min(request.capacity - request.assigned, most));
+  const std::uint32_t own_key = outgoing.memory[Introduction::port_of(pair, ports_.size())].local_key();
+  const std::uint32_t peers_key = outgoing.keys[Introduction::port_of(pair, peer_ports_)];
+  ONEBIT_RETURN_IF_ERROR(
+      with_peer(queues_->write_segment(pair, request.data + request.assigned, bytes, own_key,
+                                       outgoing.address + request.assigned, peers_key, number)));
+  ++segments_used_;
+  ++outgoing.segments_under_way;
+  under_way_[pair].push_back({number, bytes});
+  request.assigned += bytes;
+  counters_.wire_sent += bytes;
+  if (request.assigned == request.capacity) writing_.pop_front();
   return Status();
 }
 
