@@ -10,6 +10,11 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 # Its header; the library is opened at run time.
 pkg_check_modules(IBVERBS REQUIRED libibverbs)
+# The same of UCX; without it the transport is left out.
+pkg_check_modules(UCX ucx>=1.13)
+if(NOT UCX_FOUND)
+  message(STATUS "onebit: no UCX (libucx-dev 1.13 or newer): ONEBIT_TRANSPORT=ucx will not be there")
+endif()
 
 # What every target of ours is compiled with; onebit_plain_options is the same without sanitizers.
 add_library(onebit_plain_options INTERFACE)

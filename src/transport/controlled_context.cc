@@ -166,11 +166,11 @@ Status ControlledContext::run(milliseconds timeout) {
       ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(0));
     } else {
       ONEBIT_RETURN_IF_ERROR(core_->arm());
-      if (core_->poll()) continue;
+      const bool more = core_->poll();
       const Clock::time_point now = Clock::now();
       take_asked_tick(now);
-      const Clock::time_point next = std::min(next_tick_, now + kControlTick);
-      ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(deadline.earlier(Deadline(next)).poll_timeout()));
+      const Deadline next(std::min(next_tick_, now + kControlTick));
+      ONEBIT_ASSIGN_OR_RETURN(happened, core_->poller.wait(more ? 0 : deadline.earlier(next).poll_timeout()));
     }
     core_->poller.run_ready();
     ONEBIT_RETURN_IF_ERROR(look());

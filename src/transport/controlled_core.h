@@ -11,12 +11,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/settings.h"
+#include "base/unique_socket.h"
 #include "transport/poller.h"
 #include "transport/transport.h"
 
@@ -58,6 +60,8 @@ class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
     handle.bytes[0] ^= mark();
     return handle;
   }
+  /// True in a child that was forked since.
+  bool is_inherited() const noexcept { return generation_ != UniqueSocket::process_generation(); }
   /// Has the timers looked at within `delay`.
   void ask_tick(std::chrono::milliseconds delay) noexcept { asked_tick = std::min(asked_tick, delay); }
 
@@ -73,6 +77,9 @@ class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
   std::chrono::milliseconds asked_tick = kNoTick;
 
   static constexpr std::chrono::milliseconds kNoTick = std::chrono::milliseconds::max();
+
+ private:
+  const std::uint32_t generation_ = UniqueSocket::process_generation();
 };
 
 }  // namespace onebit::transport

@@ -73,7 +73,9 @@ void ControlledEndpoint::on_control() {
   if (control_->state() == State::kFailed) return fail(control_->status());
   if (Status problem = broken(); !problem.ok()) return fail(std::move(problem));
   check_finished();
+  at_control_ = true;
   pump();
+  at_control_ = false;
 }
 
 Status ControlledEndpoint::take(std::span<const std::byte> bytes) {

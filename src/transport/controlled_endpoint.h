@@ -105,7 +105,9 @@ class ControlledEndpoint : public Endpoint {
   bool finishing_ = false;
   bool goodbye_sent_ = false;
   bool goodbye_received_ = false;
-  Clock::time_point goodbye_at_{};  ///< when it was sent
+  Clock::time_point goodbye_at_{};      ///< when it was sent
+  std::uint32_t goodbye_messages_ = 0;  ///< of the one that was received
+  bool at_control_ = false;             ///< what the control connection had to say was taken just now
 
  private:
   Status hear();
@@ -119,7 +121,6 @@ class ControlledEndpoint : public Endpoint {
   std::vector<std::byte> hearing_;
   std::array<std::vector<std::byte>, 3> saying_;
   Clock::time_point opening_deadline_ = Clock::time_point::max();
-  std::uint32_t goodbye_messages_ = 0;
   bool hearing_begun_ = false;
   bool closed_ = false;
 };

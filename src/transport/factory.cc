@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "transport/tcp/tcp.h"
+#ifdef ONEBIT_WITH_UCX
+#include "transport/ucx/ucx.h"
+#endif
 #include "transport/verbs/verbs.h"
 
 namespace onebit::transport {
@@ -17,7 +20,7 @@ struct Ability {
 
 struct Transport {
   std::string_view name;
-  Ability (*ability)(const Settings& settings);
+  Ability (*ability)(const Settings& settings);  ///< null: only when it is named
   Result<std::vector<Device>> (*devices)(const Settings& settings, const SocketAddress& toward);
   /// The first of them is what a rank uses.
   Result<std::vector<Device>> (*rank_devices)(const Settings& settings, const SocketAddress& toward);
@@ -31,7 +34,13 @@ Ability verbs_ability(const Settings& settings) {
   return {false, fabric.status().message()};
 }
 
-/// In the order in which `auto` tries them; the last one can always be used.
+#ifdef ONEBIT_WITH_UCX
+constexpr std::string_view kLeftOut;
+#else
+constexpr std::string_view kLeftOut = " (ucx was left out: no libucx-dev when this was built)";
+#endif
+
+/// In the order in which `auto` tries them; the last one of these can always be used.
 constexpr Transport kTransports[] = {
     {"verbs", verbs_ability, verbs_devices, verbs_rank_devices,
      [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
@@ -42,6 +51,12 @@ constexpr Transport kTransports[] = {
        return Ability{true, "IP"};
      },
      tcp_devices, tcp_devices, make_tcp_context},
+#ifdef ONEBIT_WITH_UCX
+    {"ucx", nullptr, ucx_devices, ucx_devices,
+     [](const Settings& settings, std::vector<Device> devices, std::uint32_t /*flows*/) {
+       return make_ucx_context(settings, std::move(devices));
+     }},
+#endif
 };
 
 Result<const Transport*> find(std::string_view name) {
@@ -53,8 +68,8 @@ Result<const Transport*> find(std::string_view name) {
   return Status::error(
       Code::kInvalidUsage,
       "ONEBIT_TRANSPORT={}: this build of onebit has no such transport for host memory; set one "
-      "of auto{}",
-      name, names);
+      "of auto{}{}",
+      name, names, kLeftOut);
 }
 
 // An offer is a line for each transport: its name, 1 or 0, and the fabric or the reason, with tabs between.
@@ -94,6 +109,7 @@ std::string obstacle(std::string_view name, std::span<const std::vector<std::byt
 std::vector<std::byte> offer(const Settings& settings) {
   std::string text;
   for (const Transport& transport : kTransports) {
+    if (transport.ability == nullptr) continue;
     const Ability ability = transport.ability(settings);
     text += fmt::format("{}{}{}\n", transport.name, ability.usable ? kUsable : kUnusable, ability.fabric);
   }
@@ -108,6 +124,7 @@ Result<Choice> choose(const Settings& settings, std::span<const std::vector<std:
   }
   std::string why;
   for (const Transport& transport : kTransports) {
+    if (transport.ability == nullptr) continue;
     const std::string missing = obstacle(transport.name, offers);
     if (missing.empty()) {
       why += fmt::format("{}{}", why.empty() ? "" : "; ", ability_in(offers.front(), transport.name).fabric);

@@ -44,21 +44,39 @@ Variant verbs_variant(const std::string& name, const std::function<void(Settings
   return variant;
 }
 
+Variant ucx_variant(const std::string& name, const std::string& networks) {
+  Variant variant;
+  variant.name = name;
+  variant.make = [networks](const Settings& settings) {
+    ::setenv("UCX_TLS", networks.c_str(), 1);
+    ::setenv("UCX_NET_DEVICES", "lo", 1);
+    return make_context("ucx", settings, SocketAddress());
+  };
+  variant.settings = test_settings();
+  return variant;
+}
+
 std::vector<Variant> all_variants() {
   if (std::getenv("ONEBIT_RDMA_VM") != nullptr) {
     return {verbs_variant("verbs"), verbs_variant("verbs_4_pairs", [](Settings& s) { s.ib_pairs = 4; }),
             verbs_variant("verbs_2_ports", {}, "=rxe0,rxe1", "=rxe1,rxe0")};
   }
-  return {tcp_variant("tcp_1_flow", 1),
-          tcp_variant("tcp_2_flows", 2),
-          tcp_variant("tcp_4_flows", 4),
-          tcp_variant("tcp_7_flows", 7),
-          tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; }),
-          tcp_variant("tcp_zerocopy_2_flows", 2, [](Settings& s) { s.tcp_zerocopy = 4096; }),
-          tcp_variant("tcp_zerocopy_small_send_buffer", 1, [](Settings& s) {
-            s.tcp_zerocopy = 1;
-            s.tcp_sndbuf = 4096;
-          })};
+  std::vector<Variant> variants{
+      tcp_variant("tcp_1_flow", 1),
+      tcp_variant("tcp_2_flows", 2),
+      tcp_variant("tcp_4_flows", 4),
+      tcp_variant("tcp_7_flows", 7),
+      tcp_variant("tcp_small_send_buffer", 2, [](Settings& s) { s.tcp_sndbuf = 4096; }),
+      tcp_variant("tcp_zerocopy_2_flows", 2, [](Settings& s) { s.tcp_zerocopy = 4096; }),
+      tcp_variant("tcp_zerocopy_small_send_buffer", 1, [](Settings& s) {
+        s.tcp_zerocopy = 1;
+        s.tcp_sndbuf = 4096;
+      })};
+#ifdef ONEBIT_WITH_UCX
+  variants.push_back(ucx_variant("ucx_tcp", "tcp,self"));
+  variants.push_back(ucx_variant("ucx_shared_memory", "shm,self"));
+#endif
+  return variants;
 }
 
 std::unique_ptr<Context> make(const Variant& variant) {

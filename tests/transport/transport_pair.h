@@ -36,6 +36,9 @@ Variant tcp_variant(const std::string& name, std::uint32_t flows,
 Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change = {},
                       const std::string& first = "=rxe0", const std::string& second = "=rxe1");
 
+/// A variant of UCX over what UCX_TLS names, on loopback. Where the build has UCX.
+Variant ucx_variant(const std::string& name, const std::string& networks);
+
 /// All that the suites of the contract run: a further transport adds its variants here. In the VM, those of
 /// verbs.
 std::vector<Variant> all_variants();
