@@ -22,8 +22,8 @@ constexpr std::size_t kBytes = 8 << 20;
 constexpr std::uint64_t kPackets = kBytes / 4096;
 
 /// What rxe0 and rxe1 have sent for a message over this device.
-std::array<std::uint64_t, 2> packets_over(const Net& net, int device) {
-  const Communicator a(net), b(net);
+std::array<std::uint64_t, 2> packets_over(int device, const Communicator& a, const Communicator& b) {
+  const Net& net = a.net();
   const Connection line(a, b, device);
   EXPECT_TRUE(line.made());
   const std::array<std::uint64_t, 2> before{sent_packets("rxe0"), sent_packets("rxe1")};
@@ -40,19 +40,20 @@ class Merged : public EachVersion {};
 ONEBIT_VERSIONS(Merged, 9, 12);
 
 TEST_P(Merged, DevicesOfTwoPortsUseBoth) {
-  const Communicator keeps_devices(net);
+  const Communicator a(net), b(net);
   int merged = -1;
   ASSERT_EQ(net.make_virtual_device(std::array{0, 1}, merged), Result::kSuccess);
   NetProperties device;
   ASSERT_EQ(net.properties(merged, device), Result::kSuccess);
   EXPECT_EQ(device.name, "rxe0:1+rxe1:1");
-  const auto [first, second] = packets_over(net, merged);
+  const auto [first, second] = packets_over(merged, a, b);
   EXPECT_GT(first, kPackets / 4);
   EXPECT_GT(second, kPackets / 4);
 }
 
 TEST_P(Merged, ASingleDeviceUsesItsPortOnly) {
-  const auto [first, second] = packets_over(net, 1);
+  const Communicator a(net), b(net);
+  const auto [first, second] = packets_over(1, a, b);
   EXPECT_EQ(first, 0U);
   EXPECT_GE(second, kPackets);
 }
