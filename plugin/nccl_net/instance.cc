@@ -56,6 +56,7 @@ Result<std::unique_ptr<ReceiveComm>> ListenComm::accept() {
   if (!next_) {
     ONEBIT_ASSIGN_OR_RETURN(next_, setup_->make_context(device_, traffic_class_));
   }
+  ONEBIT_RETURN_IF_ERROR(progress(*next_));
   for (;;) {
     auto accepted = next_->accept(*listener_);
     if (!accepted.ok()) {

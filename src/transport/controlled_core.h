@@ -43,7 +43,8 @@ class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
   virtual Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
                                                     std::span<const std::byte> hello) = 0;
   /// The accepting end; `over`: its control connection.
-  virtual Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) = 0;
+  virtual Result<std::unique_ptr<ControlledEndpoint>> accepted(std::size_t device,
+                                                               std::unique_ptr<Endpoint> over) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) = 0;
   /// As Context::register_dma_buf.
   virtual Result<std::unique_ptr<Memory>> register_dma_buf(void* /*data*/, std::size_t bytes,

@@ -36,6 +36,15 @@ ControlledEndpoint::~ControlledEndpoint() {
 void ControlledEndpoint::begin_connecting(std::unique_ptr<Endpoint> control,
                                           std::span<const std::byte> hello) {
   control_ = std::move(control);
+  expect_answers(hello);
+}
+
+void ControlledEndpoint::begin_accepting(std::span<const std::byte> hello) {
+  coming_ = true;
+  expect_answers(hello);
+}
+
+void ControlledEndpoint::expect_answers(std::span<const std::byte> hello) {
   hello_.assign(hello.begin(), hello.end());
   const milliseconds limit = core_->settings.init_timeout;
   opening_deadline_ = Clock::now() + limit;
@@ -218,7 +227,7 @@ void ControlledEndpoint::fail(Status status) {
   if (state_ == State::kFailed) return;
   state_ = State::kFailed;
   status_ = std::move(status);
-  core_->failed.push_back(this);
+  if (!coming_) core_->failed.push_back(this);
   core_->notable = true;
   log(LogLevel::kInfo, "transport: {}", status_.message());
   control_->abort(status_);  // first: the peer learns why before it sees that the transfers stop
@@ -272,8 +281,9 @@ void ControlledEndpoint::on_tick(Clock::time_point now) {
     if (now < opening_deadline_) {
       return core_->ask_tick(std::chrono::ceil<milliseconds>(opening_deadline_ - now));
     }
-    return fail(Status::error(Code::kTimeout, "connect to {}: not accepted within {} s (ONEBIT_INIT_TIMEOUT)",
-                              peer(), core_->settings.init_timeout.count() / 1000.0));
+    return fail(Status::error(Code::kTimeout, "connect {} {}: not accepted within {} s (ONEBIT_INIT_TIMEOUT)",
+                              coming_ ? "from" : "to", peer(),
+                              core_->settings.init_timeout.count() / 1000.0));
   }
   if (!goodbye_sent_ || closed_ || !usable()) return;
   core_->control_due = true;

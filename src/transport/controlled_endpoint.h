@@ -43,6 +43,9 @@ class ControlledEndpoint : public Endpoint {
   /// Moves requests that have ended to `completed`.
   void report(std::vector<Request*>& completed);
   void fail(Status status);
+  bool belongs_to(const ControlledCore& core) const noexcept { return core_.get() == &core; }
+  /// From now on it is the user's, not a listener's.
+  void hand_out() noexcept { coming_ = false; }
 
  protected:
   /// `most_control`: the longest message of the control connection.
@@ -67,6 +70,8 @@ class ControlledEndpoint : public Endpoint {
   // Life
   /// Has begun to connect: the peer must answer in time.
   void begin_connecting(std::unique_ptr<Endpoint> control, std::span<const std::byte> hello);
+  /// The same for an end that was accepted, as long as it needs further answers.
+  void begin_accepting(std::span<const std::byte> hello);
   /// The peer has said what it had to: messages may be sent and received.
   void become_ready();
   /// `request`: one of `said_`, each for one message.
@@ -110,6 +115,7 @@ class ControlledEndpoint : public Endpoint {
   bool at_control_ = false;             ///< what the control connection had to say was taken just now
 
  private:
+  void expect_answers(std::span<const std::byte> hello);
   Status hear();
   Status take(std::span<const std::byte> bytes);
   Request* find_posted(std::uint64_t tag, Request*& previous) const noexcept;
@@ -121,6 +127,7 @@ class ControlledEndpoint : public Endpoint {
   std::vector<std::byte> hearing_;
   std::array<std::vector<std::byte>, 3> saying_;
   Clock::time_point opening_deadline_ = Clock::time_point::max();
+  bool coming_ = false;  ///< still a listener's
   bool hearing_begun_ = false;
   bool closed_ = false;
 };

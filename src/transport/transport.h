@@ -165,7 +165,7 @@ class Context {
   /// Returns at once. `device` is an index into devices().
   virtual Result<std::unique_ptr<Listener>> listen(std::size_t device) = 0;
   /// As Listener::accept, for a listener of another context of the same transport: the endpoint belongs to
-  /// this one, and may be used by another thread than the listener.
+  /// this one, and may be used by another thread than the listener. Both contexts must make progress.
   virtual Result<std::unique_ptr<Endpoint>> accept(Listener& listener) = 0;
   /// Returns at once with an endpoint in kConnecting; progress() brings it to kReady, at the latest when the
   /// peer has accepted it, or kFailed. `hello` (up to 64 bytes) is handed to the acceptor, authenticated.

@@ -10,12 +10,11 @@ namespace onebit::transport {
 Result<std::vector<Device>> ucx_devices(const Settings& settings, const SocketAddress& toward) {
   ONEBIT_RETURN_IF_ERROR(ucx_library().status());
   ONEBIT_ASSIGN_OR_RETURN(const std::vector<Device> ways, tcp_devices(settings, toward));
-  const Device& way = ways.front();
   Device device;
   device.name = "ucx";
-  device.address = way.address;
-  device.speed_mbps = way.speed_mbps;
-  device.pci_path = way.pci_path;
+  device.address = ways.front().address;
+  device.speed_mbps = ways.front().speed_mbps;
+  device.pci_path = ways.front().pci_path;
   return std::vector<Device>{std::move(device)};
 }
 

@@ -94,10 +94,11 @@ Result<std::unique_ptr<Endpoint>> UcxCore::connect(std::size_t /*device*/, const
   return std::unique_ptr<Endpoint>(std::move(made));
 }
 
-Result<std::unique_ptr<Endpoint>> UcxCore::accepted(std::size_t /*device*/, std::unique_ptr<Endpoint> over) {
+Result<std::unique_ptr<ControlledEndpoint>> UcxCore::accepted(std::size_t /*device*/,
+                                                              std::unique_ptr<Endpoint> over) {
   const auto self = std::static_pointer_cast<UcxCore>(shared_from_this());
   ONEBIT_ASSIGN_OR_RETURN(auto made, UcxEndpoint::accepted(self, std::move(over)));
-  return std::unique_ptr<Endpoint>(std::move(made));
+  return std::unique_ptr<ControlledEndpoint>(std::move(made));
 }
 
 Result<std::unique_ptr<Memory>> UcxCore::register_memory(void* /*data*/, std::size_t /*bytes*/) {

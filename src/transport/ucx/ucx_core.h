@@ -60,7 +60,8 @@ class UcxCore final : public ControlledCore {
   Status check_device(std::size_t device) override;
   Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
                                             std::span<const std::byte> hello) override;
-  Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) override;
+  Result<std::unique_ptr<ControlledEndpoint>> accepted(std::size_t device,
+                                                       std::unique_ptr<Endpoint> over) override;
   Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
   bool poll() override;
   Status arm() override;

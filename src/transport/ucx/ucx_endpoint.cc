@@ -49,7 +49,7 @@ Result<std::unique_ptr<UcxEndpoint>> UcxEndpoint::accepted(const std::shared_ptr
   UcxEndpoint& self = *made;
   const auto begin = [&]() -> Status {
     ONEBIT_ASSIGN_OR_RETURN(const SplitHello hello, split_hello(self.control_->hello()));
-    self.hello_.assign(hello.users.begin(), hello.users.end());
+    self.begin_accepting(hello.users);
     ONEBIT_ASSIGN_OR_RETURN(self.peer_core_, decode_ucx_hello(hello.transports));
     ONEBIT_ASSIGN_OR_RETURN(self.pair_, core->take_pair(self.peer_core_));
     self.accepted_ = true;
@@ -59,7 +59,6 @@ Result<std::unique_ptr<UcxEndpoint>> UcxEndpoint::accepted(const std::shared_ptr
     self.control_->abort(begun);  // the peer hears why
     return begun.with_context(self.peer());
   }
-  self.become_ready();
   return made;
 }
 
@@ -98,24 +97,34 @@ Status UcxEndpoint::join(const UcxIntroduction& peer) {
                        chosen != nullptr ? chosen : "all", library().status_string(status));
 }
 
+/// Each end sends credits once it has the other's introduction, the accepting one when it has heard those of
+/// the other. An end is ready when its own have left, and it has heard the other's: then both directions are
+/// known to carry messages, and the connecting end needs nothing more of the accepting one.
 Status UcxEndpoint::take_control(ControlKind kind, std::span<const std::byte> bytes) {
   if (kind != ControlKind::kIntroduction || endpoint_ != nullptr) {
     return Status(Code::kDataError, "what it said on the control connection comes out of turn");
   }
-  ONEBIT_ASSIGN_OR_RETURN(const UcxIntroduction peer, decode_ucx_introduction(bytes));
-  if (accepted_) {
-    ONEBIT_RETURN_IF_ERROR(join(peer));
-    open_ = true;
-    log(LogLevel::kTrace, "transport: {} over UCX, worker {}", this->peer(), pair_.own);
-    return Status();
-  }
-  peer_core_ = peer.core;
-  pair_ = {peer.peer_worker, peer.own_worker};
+  ONEBIT_ASSIGN_OR_RETURN(const UcxIntroduction introduction, decode_ucx_introduction(bytes));
+  if (accepted_) return join(introduction);
+  peer_core_ = introduction.core;
+  pair_ = {introduction.peer_worker, introduction.own_worker};
   ONEBIT_ASSIGN_OR_RETURN(worker_, ucx().worker(pair_.own));
-  ONEBIT_RETURN_IF_ERROR(join(peer));
+  ONEBIT_RETURN_IF_ERROR(join(introduction));
   ONEBIT_RETURN_IF_ERROR(introduce());
-  post_credits();  // to be answered: then the way is known to carry messages
+  post_opening();
   return Status();
+}
+
+void UcxEndpoint::post_opening() {
+  opening_posted_ = true;
+  post_credits(UcxOperation::Kind::kOpening);
+}
+
+void UcxEndpoint::check_ready() {
+  if (state() != State::kConnecting || !heard_ || !opening_sent_) return;
+  log(LogLevel::kTrace, "transport: {} over UCX, worker {}", peer(), pair_.own);
+  open_ = true;
+  become_ready();
 }
 
 void UcxEndpoint::advance() {
@@ -125,6 +134,7 @@ void UcxEndpoint::advance() {
   for (UcxOperation* const operation : done_) complete(*operation);
   done_.clear();
   if (Status taken = take_arrivals(); !taken.ok()) return fail(std::move(taken));
+  check_ready();
   check_finished();
   pump();
 }
@@ -143,9 +153,9 @@ void UcxEndpoint::on_error(ucs_status_t status) noexcept {
 void UcxEndpoint::pump() {
   if (endpoint_ == nullptr || state() == State::kFailed) return;
   if (error_ == UCS_OK) {
-    if (heard_ && !opening_) {
-      opening_ = true;
-      post_credits(UcxOperation::Kind::kOpening);
+    if (heard_ && !opening_posted_) {
+      post_opening();
+      check_ready();
     }
     if (open_) post_segments();
     if (credits_are_due()) post_credits();

@@ -68,6 +68,8 @@ class UcxEndpoint final : public ControlledEndpoint {
   // Life
   Status introduce();
   Status join(const UcxIntroduction& peer);
+  void post_opening();
+  void check_ready();
   Status take_control(ControlKind kind, std::span<const std::byte> bytes) override;
   void pump() override;
   bool all_sent() const override { return last_sent_; }
@@ -105,9 +107,10 @@ class UcxEndpoint final : public ControlledEndpoint {
   std::uint64_t peer_core_ = 0;
   UcxPair pair_;
   bool accepted_ = false;
-  bool noted_ = false;           ///< its turn comes in the next poll()
-  bool heard_ = false;           ///< something has come over UCX
-  bool opening_ = false;         ///< that was answered
+  bool noted_ = false;  ///< its turn comes in the next poll()
+  bool heard_ = false;  ///< something has come over UCX
+  bool opening_posted_ = false;
+  bool opening_sent_ = false;
   ucs_status_t error_ = UCS_OK;  ///< of UCX's endpoint; the control connection may know more
   Status trouble_;               ///< what the handler has found
   std::vector<UcxOperation*> under_way_;

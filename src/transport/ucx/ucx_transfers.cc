@@ -56,9 +56,7 @@ void UcxEndpoint::complete(UcxOperation& operation) {
       received(*request, operation.bytes);
       break;
     case UcxOperation::Kind::kOpening:
-      if (state() != State::kConnecting) break;
-      open_ = true;
-      become_ready();
+      opening_sent_ = true;
       break;
     case UcxOperation::Kind::kLast:
       last_sent_ = true;

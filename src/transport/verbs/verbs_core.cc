@@ -48,10 +48,11 @@ Result<std::unique_ptr<Endpoint>> VerbsCore::connect(std::size_t device, const H
   return std::unique_ptr<Endpoint>(std::move(made));
 }
 
-Result<std::unique_ptr<Endpoint>> VerbsCore::accepted(std::size_t device, std::unique_ptr<Endpoint> over) {
+Result<std::unique_ptr<ControlledEndpoint>> VerbsCore::accepted(std::size_t device,
+                                                                std::unique_ptr<Endpoint> over) {
   const auto self = std::static_pointer_cast<VerbsCore>(shared_from_this());
   ONEBIT_ASSIGN_OR_RETURN(auto made, VerbsEndpoint::accepted(self, device, std::move(over)));
-  return std::unique_ptr<Endpoint>(std::move(made));
+  return std::unique_ptr<ControlledEndpoint>(std::move(made));
 }
 
 template <typename... How>

@@ -36,7 +36,8 @@ class VerbsCore final : public ControlledCore, public DeviceListener {
   Status check_device(std::size_t device) override { return ports(device).status(); }
   Result<std::unique_ptr<Endpoint>> connect(std::size_t device, const Handle& to,
                                             std::span<const std::byte> hello) override;
-  Result<std::unique_ptr<Endpoint>> accepted(std::size_t device, std::unique_ptr<Endpoint> over) override;
+  Result<std::unique_ptr<ControlledEndpoint>> accepted(std::size_t device,
+                                                       std::unique_ptr<Endpoint> over) override;
   Result<std::unique_ptr<Memory>> register_memory(void* data, std::size_t bytes) override;
   Result<std::unique_ptr<Memory>> register_dma_buf(void* data, std::size_t bytes,
                                                    const DmaBuf& buffer) override;
