@@ -113,6 +113,13 @@ check "a second lab runs beside the first" equal "$(grep -c onebit-lab- <<<"$oth
 check "a second lab does not touch the first" equal "$(namespaces_of $pid)" 3
 kill -TERM $pid
 wait $pid
+start -n 2 -r 300mbit -f 100mbit -- "${sleeper[@]}"
+check "-f limits each connection that a host sends by, in 64 classes" equal "$(tc -n "onebit-lab-$pid-1" class show dev eth0 | grep -c "rate 100Mbit ")" 64
+check "with -f, -r limits what a host receives" grep -q "qdisc tbf .* rate 300Mbit " <<<"$(tc -n "onebit-lab-$pid-hub" qdisc show dev h1)"
+kill -TERM $pid
+wait $pid
+"$lab" -n 1 -f fast -- true >/dev/null 2>&1
+check "a rate of a connection that is none is a mistake with status 2" equal $? 2
 start -n 2 -- sh -c 'tc qdisc show dev eth0 >"$work/qdisc.$RANK"; touch "$work/up.$RANK"'
 wait $pid
 check "without -r nothing is shaped" eval '! grep -q tbf "$work/qdisc.0"'
