@@ -17,6 +17,10 @@
  * step that can be taken back: the momentum is computed into it, exchanged there, and then the two arrays
  * change places. A step that fails has changed neither parameters nor state.
  *
+ * An optimizer is in host memory and exchanges over an onebitComm_t (onebitOptimizerCreate), or in a GPU's
+ * memory, where it exchanges over NCCL (onebitOptimizerCreateOnDevice). The numbers are the same to the bit
+ * where the exact sums of both are; docs/optimizers.md says when. Files of one are read by the other.
+ *
  * Threads: an optimizer is used by one thread at a time, the one that uses its communicator. Destroy it
  * before its communicator.
  */
@@ -91,6 +95,22 @@ typedef struct {
                           no momentum (weight decay acts all the same) */
 } onebitTensor_t;
 
+/** Where an optimizer in a GPU's memory is; initialise with ONEBIT_DEVICE_INITIALIZER. */
+typedef struct {
+  size_t size;     /**< sizeof(onebitDevice_t), for compatibility with later versions */
+  void* nccl_comm; /**< the ncclComm_t (blocking, NCCL 2.7 or later) whose ranks step together, on its device;
+                      NULL: one rank, on the current device. It stays the caller's, who issues nothing else
+                      on it while the optimizer is in a call */
+  void* stream;    /**< the cudaStream_t, of that device, that gradients are ready on and parameters are
+                      written on; NULL: the default stream */
+  const char* settings; /**< "NAME=VALUE" lines which win over the environment, separated by '\n'; NULL: none.
+                           ONEBIT_BLOCK, ONEBIT_SCALE, ONEBIT_CHUNK and ONEBIT_TIMEOUT count, and where
+                           libraries are: ONEBIT_CUDA_LIBRARY, ONEBIT_NCCL_LIBRARY */
+} onebitDevice_t;
+
+#define ONEBIT_DEVICE_INITIALIZER \
+  { sizeof(onebitDevice_t), NULL, NULL, NULL }
+
 /** Where an optimizer stands. */
 typedef struct {
   size_t size;           /**< in: sizeof(onebitOptimizerInfo_t) */
@@ -117,12 +137,34 @@ ONEBIT_API onebitResult_t onebitOptimizerConfigInit(onebitOptimizerType_t type,
 ONEBIT_API onebitResult_t onebitOptimizerParseConfig(const char* json, onebitOptimizerConfig_t* config);
 /**
  * Makes an optimizer of `ntensors` tensors. `config` and `tensors` are copied. Not collective.
- * @return onebitInvalidArgument naming the hyper-parameter and its range, or the tensor
+ * @return onebitInvalidArgument naming the hyper-parameter and its range, or the tensor, as one in a GPU's
+ * memory
  */
 ONEBIT_API onebitResult_t onebitOptimizerCreate(onebitOptimizer_t* optimizer,
                                                 const onebitOptimizerConfig_t* config,
                                                 const onebitTensor_t* tensors, size_t ntensors,
                                                 onebitComm_t comm);
+/**
+ * As onebitOptimizerCreate, in a GPU's memory: parameters, masks and gradients are pointers to memory of the
+ * communicator's device (or managed memory), aligned to their elements, and so is all state, made here; steps
+ * allocate none. Collective over the ranks of the communicator: if one cannot make it, none does.
+ *
+ * A step puts its passes and NCCL's operations on the stream, in order behind what the stream has, and waits
+ * on the host where the host must know: whether any rank skips, and whether the exchange has succeeded. When
+ * onebitOptimizerStep returns the last passes may still run: work on the same stream sees the new parameters.
+ * Every wait ends after ONEBIT_TIMEOUT at most. After an error of the exchange NCCL may hold the stream up
+ * until ncclCommAbort; saving works all the same. Not within ncclGroupStart, nor while the stream is
+ * captured.
+ *
+ * Destroy the optimizer before the communicator and the stream.
+ * @return onebitInvalidUsage when this library was built without CUDA or no NCCL is in the process;
+ * onebitSystemError when libonebit-cuda.so cannot be opened or memory is short; onebitInvalidArgument naming
+ * the tensor that is in host memory or another device's; onebitRemoteError naming the rank that could not
+ */
+ONEBIT_API onebitResult_t onebitOptimizerCreateOnDevice(onebitOptimizer_t* optimizer,
+                                                        const onebitOptimizerConfig_t* config,
+                                                        const onebitTensor_t* tensors, size_t ntensors,
+                                                        const onebitDevice_t* device);
 /** Frees an optimizer. Not collective. NULL does nothing. */
 ONEBIT_API onebitResult_t onebitOptimizerDestroy(onebitOptimizer_t optimizer);
 
@@ -156,7 +198,7 @@ ONEBIT_API onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimize
  * Copies an array of a tensor's state.
  * @param name exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (OneBitLamb), momentum_accumulator
  * (ZeroOneAdam)
- * @param values receives `count` numbers, which is the tensor's count
+ * @param values receives `count` numbers, which is the tensor's count; always host memory
  */
 ONEBIT_API onebitResult_t onebitOptimizerGetState(onebitOptimizer_t optimizer, size_t tensor,
                                                   const char* name, float* values, size_t count);

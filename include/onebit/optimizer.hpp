@@ -35,12 +35,24 @@ inline onebitTensor_t tensor(const char* name, float* parameters, std::size_t co
   return {name, parameters, count, onebitFloat32, onebitFloat32, group, mask};
 }
 
-/// An optimizer, destroyed with the object; `communicator` must outlive it.
+/// Where an optimizer in a GPU's memory is: an ncclComm_t (null: one rank) and a cudaStream_t.
+struct Device {
+  void* nccl_comm = nullptr;
+  void* stream = nullptr;
+  const char* settings = nullptr;  ///< "NAME=VALUE" lines
+};
+
+/// An optimizer, destroyed with the object; its communicator and stream must outlive it.
 class Optimizer {
  public:
   Optimizer(const onebitOptimizerConfig_t& config, const std::vector<onebitTensor_t>& tensors,
             const Communicator& communicator) {
     check(onebitOptimizerCreate(&optimizer_, &config, tensors.data(), tensors.size(), communicator.get()));
+  }
+  Optimizer(const onebitOptimizerConfig_t& config, const std::vector<onebitTensor_t>& tensors,
+            const Device& device) {
+    const onebitDevice_t place{sizeof place, device.nccl_comm, device.stream, device.settings};
+    check(onebitOptimizerCreateOnDevice(&optimizer_, &config, tensors.data(), tensors.size(), &place));
   }
   Optimizer(Optimizer&& other) noexcept : optimizer_(std::exchange(other.optimizer_, nullptr)) {}
   Optimizer& operator=(Optimizer&& other) noexcept {

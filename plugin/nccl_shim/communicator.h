@@ -15,11 +15,14 @@
 #include <vector>
 
 #include "collective/rules.h"
-#include "cuda_library.h"
-#include "real_nccl.h"
+#include "cuda/real_nccl.h"
 #include "settings.h"
 
 namespace onebit::shim {
+
+using nccl::Config;
+using nccl::real_nccl;
+using nccl::RealNccl;
 
 /// The arguments of ncclAllReduce or ncclReduceScatter.
 struct Arguments {

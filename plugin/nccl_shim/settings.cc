@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "cuda_library.h"
+#include "cuda/open_library.h"
 
 namespace onebit::shim {
 namespace {
@@ -18,7 +18,7 @@ Result<ShimSettings> read() {
         "ONEBIT_TRANSPORT={} cannot carry buffers of GPUs: set auto or nccl, or leave it unset",
         read.settings.transport);
   }
-  ONEBIT_ASSIGN_OR_RETURN(read.library, cuda_library(read.settings.cuda_library));
+  ONEBIT_ASSIGN_OR_RETURN(read.library, cuda::open_library(read.settings.cuda_library));
   read.library->set_log_level(static_cast<int>(read.settings.debug));
   return read;
 }

@@ -10,9 +10,11 @@
 #include <array>
 #include <cstddef>
 
-#include "real_nccl.h"
+#include "cuda/real_nccl.h"
 
 namespace onebit::shim {
+
+using nccl::UniqueId;
 
 /// At the end of a sealed id, where NCCL has zeros: its own part is a number and the address of a socket.
 constexpr std::array<char, 16> kSeal = {'o', 'n', 'e', 'b', 'i', 't', ' ', 's',

@@ -10,6 +10,9 @@
 
 #include "api/handle.h"
 #include "api/result.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "optimizer/device_exchange.h"
 #include "optimizer/optimizer.h"
 
 using onebit::Code;
@@ -19,6 +22,7 @@ using onebit::Status;
 using onebit::api::guarded;
 using onebit::api::not_null;
 using onebit::api::number_of;
+using onebit::optimizer::Exchange;
 using onebit::optimizer::GroupOptions;
 using onebit::optimizer::Kind;
 using onebit::optimizer::Optimizer;
@@ -92,6 +96,18 @@ Result<Options> options_of(const onebitOptimizerConfig_t& config) {
   return options;
 }
 
+onebit::Result<onebit::Settings> settings_of(const onebitDevice_t& device) {
+  if (device.size != sizeof(onebitDevice_t)) {
+    return Status::error(Code::kInvalidArgument,
+                         "device.size is {}, this library knows {}: start from ONEBIT_DEVICE_INITIALIZER",
+                         device.size, sizeof(onebitDevice_t));
+  }
+  ONEBIT_ASSIGN_OR_RETURN(auto settings, onebit::Settings::from_environment());
+  if (device.settings != nullptr) ONEBIT_RETURN_IF_ERROR(onebit::apply_settings(settings, device.settings));
+  onebit::set_log_level(settings.debug);
+  return settings;
+}
+
 TensorSpec spec_of(const onebitTensor_t& tensor) {
   TensorSpec spec;
   if (tensor.name != nullptr) spec.name = tensor.name;
@@ -104,6 +120,28 @@ TensorSpec spec_of(const onebitTensor_t& tensor) {
   spec.group = tensor.group;
   spec.mask = tensor.mask;
   return spec;
+}
+
+/// The optimizer of checked arguments; whatever fails, the exchange hears of it.
+Result<std::unique_ptr<Optimizer>> make_optimizer(const onebitOptimizerConfig_t* config,
+                                                  const onebitTensor_t* tensors, size_t ntensors,
+                                                  const std::shared_ptr<Exchange>& exchange) {
+  ONEBIT_RETURN_IF_ERROR(not_null(config, "config"));
+  if (ntensors != 0) ONEBIT_RETURN_IF_ERROR(not_null(tensors, "tensors"));
+  ONEBIT_ASSIGN_OR_RETURN(const Options options, options_of(*config));
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < ntensors; ++i) specs.push_back(spec_of(tensors[i]));
+  return Optimizer::create(options, std::move(specs), exchange);
+}
+
+Status create(onebitOptimizer_t* optimizer, const onebitOptimizerConfig_t* config,
+              const onebitTensor_t* tensors, size_t ntensors, const std::shared_ptr<Exchange>& exchange) {
+  auto made = std::make_unique<onebitOptimizer>();
+  auto result = make_optimizer(config, tensors, ntensors, exchange);
+  ONEBIT_RETURN_IF_ERROR(exchange->made(result.status()));
+  made->optimizer = std::move(*result);
+  *optimizer = made.release();
+  return Status();
 }
 
 }  // namespace
@@ -134,19 +172,26 @@ onebitResult_t onebitOptimizerCreate(onebitOptimizer_t* optimizer, const onebitO
   return guarded([&] {
     ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
     *optimizer = nullptr;
-    ONEBIT_RETURN_IF_ERROR(not_null(config, "config"));
     ONEBIT_RETURN_IF_ERROR(not_null(comm, "comm"));
     ONEBIT_RETURN_IF_ERROR(comm->communicator->in_own_process());
-    if (ntensors != 0) ONEBIT_RETURN_IF_ERROR(not_null(tensors, "tensors"));
-    ONEBIT_ASSIGN_OR_RETURN(const Options options, options_of(*config));
-    std::vector<TensorSpec> specs;
-    for (std::size_t i = 0; i < ntensors; ++i) specs.push_back(spec_of(tensors[i]));
-    auto made = std::make_unique<onebitOptimizer>();
-    ONEBIT_ASSIGN_OR_RETURN(
-        made->optimizer,
-        Optimizer::create(options, std::move(specs), onebit::optimizer::make_exchange(*comm->communicator)));
-    *optimizer = made.release();
-    return Status();
+    return create(optimizer, config, tensors, ntensors,
+                  onebit::optimizer::make_exchange(*comm->communicator));
+  });
+}
+
+onebitResult_t onebitOptimizerCreateOnDevice(onebitOptimizer_t* optimizer,
+                                             const onebitOptimizerConfig_t* config,
+                                             const onebitTensor_t* tensors, size_t ntensors,
+                                             const onebitDevice_t* device) {
+  const void* const caller = __builtin_return_address(0);
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
+    *optimizer = nullptr;
+    ONEBIT_RETURN_IF_ERROR(not_null(device, "device"));
+    ONEBIT_ASSIGN_OR_RETURN(const onebit::Settings settings, settings_of(*device));
+    ONEBIT_ASSIGN_OR_RETURN(auto exchange, onebit::optimizer::make_device_exchange(
+                                               settings, {device->nccl_comm, device->stream, caller}));
+    return create(optimizer, config, tensors, ntensors, std::move(exchange));
   });
 }
 
@@ -206,7 +251,11 @@ onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimizer, double* 
     ONEBIT_RETURN_IF_ERROR(not_null(worker, "worker"));
     ONEBIT_RETURN_IF_ERROR(not_null(owner, "owner"));
     onebit::collective::ResidualSquares sum;
-    for (const auto& residual : optimizer->optimizer->core().residuals()) sum += squares(residual);
+    Exchange& exchange = optimizer->optimizer->core().exchange();
+    for (std::size_t unit = 0; unit < exchange.units(); ++unit) {
+      ONEBIT_ASSIGN_OR_RETURN(const auto* const residual, exchange.residual(unit));
+      sum += squares(*residual);
+    }
     *worker = std::sqrt(sum.worker);
     *owner = std::sqrt(sum.owner);
     return Status();

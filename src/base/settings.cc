@@ -335,11 +335,13 @@ std::vector<SettingRow> make_rows() {
        "so where all nodes have as many ranks, and several; `on` also warns where that is not so.",
        choice_parser(&Settings::two_level, kTwoLevels), choice_shower(&Settings::two_level, kTwoLevels)},
       {"ONEBIT_NCCL_LIBRARY", "", "the path of a library",
-       "The NCCL whose functions libonebit-nccl.so calls. Unset: the one that the job has loaded.",
+       "The NCCL whose functions libonebit-nccl.so and optimizers in a GPU's memory call. Unset: the one "
+       "that "
+       "the job has loaded.",
        text_parser(&Settings::nccl_library), text_shower(&Settings::nccl_library)},
       {"ONEBIT_CUDA_LIBRARY", "", "the path of a library",
-       "libonebit-cuda.so. Unset: the one beside libonebit-nccl.so.", text_parser(&Settings::cuda_library),
-       text_shower(&Settings::cuda_library)},
+       "libonebit-cuda.so. Unset: the one beside libonebit-nccl.so or libonebit.so.",
+       text_parser(&Settings::cuda_library), text_shower(&Settings::cuda_library)},
       {"ONEBIT_DEBUG", "", "`NONE`, `WARN`, `INFO` or `TRACE`",
        "What is logged to stderr. INFO also says why a call went the exact way.",
        choice_parser(&Settings::debug, kLevels), choice_shower(&Settings::debug, kLevels)},

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "collective/nccl/device_guard.h"
 #include "collective/nccl/levels.h"
-#include "optimizer/cuda/pass_queue.h"
+#include "optimizer/cuda/side_table.h"
 
 namespace onebit::cuda {
 namespace {
@@ -125,33 +125,6 @@ bool is_reachable(const void* address, int device) {
   return attributes.type != cudaMemoryTypeUnregistered;
 }
 
-// ---- an optimizer's passes ----
-
-using optimizer::Job;
-using optimizer::LambNumbers;
-using optimizer::LambRule;
-using optimizer::cuda::PassQueue;
-
-PassQueue* create_passes(const std::size_t* counts, std::size_t jobs, cudaStream_t stream, char* message,
-                         std::size_t size) {
-  PassQueue* made = nullptr;
-  guarded([&] {
-    auto result = PassQueue::create({counts, jobs}, stream);
-    if (result.ok()) {
-      made = std::move(*result).release();
-    } else {
-      std::snprintf(message, size, "%s", result.status().message().c_str());
-    }
-    return nccl::kSuccess;
-  });
-  return made;
-}
-
-cudaError_t choose_steps(PassQueue* queue, const LambRule* rules, const LambNumbers* numbers,
-                         std::size_t count) {
-  return queue->choose_steps({rules, count}, {numbers, count});
-}
-
 constexpr Library kLibrary = {
     .version = kLibraryVersion,
     .create = create,
@@ -165,22 +138,7 @@ constexpr Library kLibrary = {
     .is_capturing = is_capturing,
     .is_reachable = is_reachable,
     .set_log_level = [](int level) { onebit::set_log_level(static_cast<LogLevel>(level)); },
-    .create_passes = create_passes,
-    .destroy_passes = [](PassQueue* queue) { delete queue; },
-    .run_pass =
-        [](PassQueue* queue, optimizer::Pass pass, const Job* jobs, std::size_t count) {
-          return queue->run(pass, {jobs, count});
-        },
-    .fetch_results =
-        [](PassQueue* queue, Job* jobs, std::size_t count) {
-          return queue->fetch({jobs, count});
-        },
-    .choose_steps = choose_steps,
-    .fetch_numbers =
-        [](PassQueue* queue, LambNumbers* numbers, std::size_t count) {
-          return queue->fetch_numbers({numbers, count});
-        },
-    .error_name = [](cudaError_t error) { return cudaGetErrorString(error); },
+    .optimizers = &optimizer::cuda::kSideTable,
 };
 
 }  // namespace

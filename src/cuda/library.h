@@ -1,7 +1,7 @@
 // The one door of libonebit-cuda.so: a table of functions, found by its name with dlsym. Plain data goes
 // through it, no exceptions do. Whoever opens it is built from the same tree; the version tells when not.
 //
-// Threads: as NcclCommunicator's and PassQueue's.
+// Threads: as NcclCommunicator's; the optimizers' part as DeviceSide's.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,13 @@ namespace onebit::nccl {
 class NcclCommunicator;
 }
 
-namespace onebit::optimizer {
-enum class Pass : std::uint8_t;
-struct Job;
-struct LambNumbers;
-struct LambRule;
-namespace cuda {
-class PassQueue;
+namespace onebit::optimizer::cuda {
+struct SideTable;
 }
-}  // namespace onebit::optimizer
 
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 4;
+constexpr int kLibraryVersion = 5;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {
@@ -97,20 +91,8 @@ struct Library {
   /// onebit::LogLevel's numbers.
   void (*set_log_level)(int level);
 
-  // ---- an optimizer's passes; see optimizer/cuda/pass_queue.h ----
-  /// Null, with the reason in `message`, when it cannot be.
-  optimizer::cuda::PassQueue* (*create_passes)(const std::size_t* counts, std::size_t jobs,
-                                               cudaStream_t stream, char* message, std::size_t size);
-  /// Waits for its stream.
-  void (*destroy_passes)(optimizer::cuda::PassQueue* queue);
-  cudaError_t (*run_pass)(optimizer::cuda::PassQueue* queue, optimizer::Pass pass, const optimizer::Job* jobs,
-                          std::size_t count);
-  cudaError_t (*fetch_results)(optimizer::cuda::PassQueue* queue, optimizer::Job* jobs, std::size_t count);
-  cudaError_t (*choose_steps)(optimizer::cuda::PassQueue* queue, const optimizer::LambRule* rules,
-                              const optimizer::LambNumbers* numbers, std::size_t count);
-  cudaError_t (*fetch_numbers)(optimizer::cuda::PassQueue* queue, optimizer::LambNumbers* numbers,
-                               std::size_t count);
-  const char* (*error_name)(cudaError_t error);
+  /// For optimizers in device memory: optimizer/cuda/side_table.h.
+  const optimizer::cuda::SideTable* optimizers;
 };
 
 }  // namespace onebit::cuda

@@ -14,6 +14,7 @@
 namespace onebit::optimizer {
 namespace {
 
+using collective::AlignedBuffer;
 using collective::PartitionPlan;
 using collective::Range;
 using collective::Residual;
@@ -58,7 +59,7 @@ struct Checkpoint::Loaded {
   collective::SaveMoment moment;
   std::size_t elements = 0;
   std::vector<double> numbers;
-  std::vector<Array> arrays;
+  std::vector<AlignedBuffer<float>> arrays;  ///< on the host; the weights last
   std::vector<Residual> residuals;
 };
 
@@ -132,13 +133,13 @@ Status Checkpoint::read(const std::string& directory, Loaded& loaded) {
   loaded.ranks = newest.first;
   loaded.elements = used_elements(core.layout());
   for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
-    ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(core.layout().elements()));
+    ONEBIT_ASSIGN_OR_RETURN(auto array, AlignedBuffer<float>::create(core.layout().elements()));
     loaded.arrays.push_back(std::move(array));
   }
-  for (const Residual& residual : core.residuals()) {
+  for (std::size_t unit = 0; unit < core.exchange().units(); ++unit) {
     ONEBIT_ASSIGN_OR_RETURN(
-        Residual fresh, Residual::create(residual.count, residual.type, residual.op, core.exchange().rank(),
-                                         core.exchange().ranks()));
+        Residual fresh, Residual::create(core.layout().units()[unit].padded, DataType::kFloat32,
+                                         ReduceOp::kAvg, core.exchange().rank(), core.exchange().ranks()));
     loaded.residuals.push_back(std::move(fresh));
   }
   std::vector<File> files(loaded.ranks);
@@ -258,7 +259,7 @@ Status Checkpoint::read_own(File& file, const std::vector<File>& files, Loaded& 
   ShardReader& reader = *file.reader;
   for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
     if (!file.is_own(i)) continue;
-    ONEBIT_ASSIGN_OR_RETURN(Array theirs, Array::create(layout.elements()));
+    ONEBIT_ASSIGN_OR_RETURN(auto theirs, AlignedBuffer<float>::create(layout.elements()));
     ONEBIT_RETURN_IF_ERROR(
         for_stretches(layout, {0, loaded.elements}, [&](std::size_t begin, std::size_t length) {
           return reader.read(theirs.data() + begin, length * sizeof(float));
@@ -294,15 +295,14 @@ Status Checkpoint::commit(Loaded& loaded) {
   Core& core = *optimizer_.core_;
   std::size_t at = 0;
   optimizer_.visit_numbers([&](double& number) { number = loaded.numbers[at++]; });
-  auto arrays = optimizer_.algorithm_->arrays();
-  arrays.push_back({&core.x(), true});
+  const auto arrays = optimizer_.algorithm_->arrays();
   for (std::size_t i = 0; i < arrays.size(); ++i) {
-    std::copy_n(loaded.arrays[i].data(), loaded.arrays[i].size(), arrays[i].array->data());
+    auto& from = loaded.arrays[i];
+    ONEBIT_RETURN_IF_ERROR(core.space().write(arrays[i].array->data(), from.data(), from.bytes()));
   }
-  for (const Job& job : core.jobs()) std::copy(job.arrays.x, job.arrays.x + job.count, job.arrays.w);
-  core.round_parameters();
+  ONEBIT_RETURN_IF_ERROR(core.write_weights(loaded.arrays.back().data()));
   for (std::size_t unit = 0; unit < loaded.residuals.size(); ++unit) {
-    core.residuals()[unit] = std::move(loaded.residuals[unit]);
+    ONEBIT_RETURN_IF_ERROR(core.exchange().set_residual(unit, std::move(loaded.residuals[unit])));
   }
   return optimizer_.algorithm_->restored();
 }

@@ -1,5 +1,8 @@
 // Checkpoint::save: a rank's file of the state.
 
+#include <algorithm>
+#include <vector>
+
 #include "base/log.h"
 #include "collective/shard_file.h"
 #include "optimizer/checkpoint.h"
@@ -13,15 +16,35 @@ using collective::Range;
 using collective::Residual;
 using collective::ShardWriter;
 
+namespace {
+
+/// Elements that are brought to the host at once.
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+
+/// Writes the stretch of an array (null: the weights) through `buffer`.
+Status write_stretch(Core& core, const Array* array, std::size_t begin, std::size_t length,
+                     std::vector<float>& buffer, ShardWriter& writer) {
+  buffer.resize(std::max(buffer.size(), std::min(length, kPiece)));
+  for (std::size_t done = 0; done < length; done += kPiece) {
+    const std::size_t at = begin + done;
+    const std::size_t n = std::min(kPiece, length - done);
+    ONEBIT_RETURN_IF_ERROR(array == nullptr
+                               ? core.read_weights(at, n, buffer.data())
+                               : core.space().read(buffer.data(), array->data() + at, n * sizeof(float)));
+    ONEBIT_RETURN_IF_ERROR(writer.write(buffer.data(), n * sizeof(float)));
+  }
+  return Status();
+}
+
+}  // namespace
+
 Status Checkpoint::save(const std::string& directory, bool whole) {
   Core& core = *optimizer_.core_;
   const Layout& layout = core.layout();
   Exchange& exchange = core.exchange();
   ONEBIT_RETURN_IF_ERROR(optimizer_.algorithm_->fetch_numbers());
-  // The weights travel as an array, through the scratch.
-  for (const Job& job : core.jobs()) std::copy(job.arrays.w, job.arrays.w + job.count, job.arrays.x);
   auto arrays = optimizer_.algorithm_->arrays();
-  arrays.push_back({&core.x(), optimizer_.in_common()});
+  arrays.push_back({nullptr, optimizer_.in_common()});  // the weights
   const std::string text = describe_tensors(layout);
   std::vector<double> numbers;
   optimizer_.visit_numbers([&](double& number) { numbers.push_back(number); });
@@ -39,14 +62,15 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
   header.numbers = static_cast<std::uint32_t>(numbers.size());
   header.arrays = static_cast<std::uint32_t>(arrays.size());
   for (std::size_t i = 0; i < arrays.size(); ++i) header.own_arrays |= arrays[i].shared ? 0U : 1U << i;
-  header.residuals = static_cast<std::uint32_t>(core.residuals().size());
+  header.residuals = static_cast<std::uint32_t>(exchange.units());
   const std::string path = collective::shard_path(directory, core.options().name, kStateExtension,
                                                   exchange.rank(), exchange.ranks());
 
   const auto write = [&](ShardWriter& writer) -> Status {
-    const auto write_range = [&](const Array& array, Range range) {
+    std::vector<float> buffer;
+    const auto write_range = [&](const Array* array, Range range) {
       return for_stretches(layout, range, [&](std::size_t begin, std::size_t length) {
-        return writer.write(array.data() + begin, length * sizeof(float));
+        return write_stretch(core, array, begin, length, buffer, writer);
       });
     };
     ONEBIT_RETURN_IF_ERROR(writer.write(&header, sizeof header));
@@ -57,29 +81,29 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
     const Range shard =
         whole ? all : PartitionPlan(header.elements, exchange.ranks(), 1).partition(exchange.rank());
     for (const StateArray& array : arrays) {
-      if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, shard));
+      if (array.shared) ONEBIT_RETURN_IF_ERROR(write_range(array.array, shard));
     }
     ONEBIT_RETURN_IF_ERROR(writer.write_checksum());
     for (const StateArray& array : arrays) {
-      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(*array.array, all));
+      if (!array.shared) ONEBIT_RETURN_IF_ERROR(write_range(array.array, all));
     }
     ONEBIT_RETURN_IF_ERROR(for_padding(layout, [&](std::size_t begin, std::size_t length) {
-      return writer.write(core.m().data() + begin, length * sizeof(float));
+      return write_stretch(core, &core.m(), begin, length, buffer, writer);
     }));
-    for (const Residual& residual : core.residuals()) {
-      const ResidualHeader head{residual.count, residual.owner_error.size()};
+    for (std::size_t unit = 0; unit < exchange.units(); ++unit) {
+      ONEBIT_ASSIGN_OR_RETURN(const Residual* const residual, exchange.residual(unit));
+      const ResidualHeader head{residual->count, residual->owner_error.size()};
       ONEBIT_RETURN_IF_ERROR(writer.write(&head, sizeof head));
-      ONEBIT_RETURN_IF_ERROR(writer.write(residual.worker_error.data(), residual.worker_error.bytes()));
-      ONEBIT_RETURN_IF_ERROR(writer.write(residual.owner_error.data(), residual.owner_error.bytes()));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual->worker_error.data(), residual->worker_error.bytes()));
+      ONEBIT_RETURN_IF_ERROR(writer.write(residual->owner_error.data(), residual->owner_error.bytes()));
     }
     return writer.write_checksum();
   };
-  if (std::any_of(core.residuals().begin(), core.residuals().end(),
-                  [](const auto& each) { return each.in_call; })) {
+  if (exchange.has_worthless_residuals()) {
     log(LogLevel::kWarn,
         "optimizer '{}': residuals are saved as 0, as the step that was changing them failed",
         core.options().name);
-    core.clear_residuals();
+    exchange.clear_residuals();
   }
   return collective::write_shard(directory, path, write).with_context(fmt::format("save to {}", path));
 }

@@ -9,18 +9,40 @@
 namespace onebit::optimizer {
 namespace {
 
-void read_parameters(const TensorSpec& tensor, float* to) {
-  const auto* from = static_cast<const std::uint16_t*>(tensor.parameters);
-  for (std::size_t i = 0; i < tensor.count; ++i) {
-    to[i] =
-        tensor.type == DataType::kFloat16 ? codec::half_to_float(from[i]) : codec::bfloat16_to_float(from[i]);
+/// Elements that go between the state and the host at once.
+constexpr std::size_t kPiece = std::size_t{1} << 20;
+
+void widen(DataType type, const std::uint16_t* from, std::size_t count, float* to) {
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] = type == DataType::kFloat16 ? codec::half_to_float(from[i]) : codec::bfloat16_to_float(from[i]);
   }
+}
+
+/// The fp32 copy of 16-bit parameters.
+Status read_parameters(const TensorSpec& tensor, Memory& memory, float* to) {
+  std::vector<std::uint16_t> narrow(std::min(tensor.count, kPiece));
+  std::vector<float> wide(narrow.size());
+  const auto* const from = static_cast<const std::uint16_t*>(tensor.parameters);
+  for (std::size_t at = 0; at < tensor.count; at += kPiece) {
+    const std::size_t n = std::min(kPiece, tensor.count - at);
+    ONEBIT_RETURN_IF_ERROR(memory.read(narrow.data(), from + at, n * sizeof narrow[0]));
+    widen(tensor.type, narrow.data(), n, wide.data());
+    ONEBIT_RETURN_IF_ERROR(memory.write(to + at, wide.data(), n * sizeof wide[0]));
+  }
+  return Status();
+}
+
+Status check_memory(const TensorSpec& tensor, Memory& memory) {
+  if (tensor.count == 0) return Status();
+  ONEBIT_RETURN_IF_ERROR(
+      memory.check(tensor.parameters, size_of(tensor.type)).with_context("its parameters"));
+  return tensor.mask == nullptr ? Status() : memory.check(tensor.mask, 1).with_context("its mask");
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::create(const Options& options, std::vector<TensorSpec> tensors,
-                                           std::unique_ptr<Exchange> exchange) {
+                                           std::shared_ptr<Exchange> exchange) {
   ONEBIT_RETURN_IF_ERROR(validate(options));
   ONEBIT_ASSIGN_OR_RETURN(Layout layout, Layout::create(options, std::move(tensors), exchange->ranks()));
   std::unique_ptr<Core> made(new Core(options, std::move(layout), std::move(exchange)));
@@ -30,10 +52,14 @@ Result<std::unique_ptr<Core>> Core::create(const Options& options, std::vector<T
 
 Status Core::allocate() {
   const std::size_t elements = layout_.elements();
-  ONEBIT_ASSIGN_OR_RETURN(x_, Array::create(elements));
-  ONEBIT_ASSIGN_OR_RETURN(m_, Array::create(elements));
-  ONEBIT_ASSIGN_OR_RETURN(v_, Array::create(elements));
-  ONEBIT_ASSIGN_OR_RETURN(masters_, Array::create(layout_.has_masters() ? elements : 0));
+  for (const TensorSpec& tensor : layout_.tensors()) {
+    ONEBIT_RETURN_IF_ERROR(
+        check_memory(tensor, space()).with_context(fmt::format("tensor '{}'", tensor.name)));
+  }
+  ONEBIT_ASSIGN_OR_RETURN(x_, Array::create(space(), elements));
+  ONEBIT_ASSIGN_OR_RETURN(m_, Array::create(space(), elements));
+  ONEBIT_ASSIGN_OR_RETURN(v_, Array::create(space(), elements));
+  ONEBIT_ASSIGN_OR_RETURN(masters_, Array::create(space(), layout_.has_masters() ? elements : 0));
   for (std::size_t group = 0; group < std::max<std::size_t>(1, options_.groups.size()); ++group) {
     learning_rates_.push_back(options_.group(group).lr);
   }
@@ -52,29 +78,25 @@ Status Core::allocate() {
       job.arrays.w = masters_.data() + at;
       job.narrow_parameters = tensor.parameters;
       job.narrow_type = tensor.type;
-      read_parameters(tensor, job.arrays.w);
+      ONEBIT_RETURN_IF_ERROR(read_parameters(tensor, space(), job.arrays.w));
     }
     job.gradient_type = tensor.gradient_type;
     if (!compat()) job.gradient_mask = tensor.mask;
     jobs_.push_back(job);
     counts.push_back(tensor.count);
   }
-  for (std::size_t unit = 0; unit < layout_.units().size(); ++unit) {
-    unit_names_.push_back(fmt::format("{}/{}", options_.name, unit));
-  }
-  runner_ = make_host_runner(*exchange_, counts);
+  checked_gradients_.resize(jobs_.size());
+  ONEBIT_ASSIGN_OR_RETURN(runner_, exchange_->make_runner(counts));
+  if (alone() || !options_.compresses()) return Status();
   for (const Layout::Unit& unit : layout_.units()) {
-    if (alone() || !options_.compresses()) break;
-    ONEBIT_ASSIGN_OR_RETURN(auto residual,
-                            collective::Residual::create(unit.padded, DataType::kFloat32, ReduceOp::kAvg,
-                                                         exchange_->rank(), exchange_->ranks()));
-    residuals_.push_back(std::move(residual));
+    ONEBIT_RETURN_IF_ERROR(
+        exchange_->add_unit(fmt::format("{}/{}", options_.name, exchange_->units()), unit.padded, compat()));
   }
   return Status();
 }
 
 Result<Array> Core::create_array(float* Arrays::*member) {
-  ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(layout_.elements()));
+  ONEBIT_ASSIGN_OR_RETURN(Array array, Array::create(space(), layout_.elements()));
   for (std::size_t i = 0; i < jobs_.size(); ++i) jobs_[i].arrays.*member = array.data() + layout_.offset(i);
   extra_bytes_ += array.bytes();
   return array;
@@ -112,41 +134,48 @@ void Core::swap_momentum() {
 }
 
 void Core::apply_masks(float* Arrays::*member) {
+  const auto& tensors = layout_.tensors();
+  if (std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return each.mask == nullptr; }))
+    return;
+  // The pass that gathers gradients takes the array for one.
+  masked_jobs_ = jobs_;
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    const std::uint8_t* const mask = layout_.tensors()[i].mask;
-    if (mask == nullptr) continue;
-    float* const array = jobs_[i].arrays.*member;
-    for (std::size_t k = 0; k < jobs_[i].count; ++k) {
-      if (mask[k] == 0) array[k] = 0;
-    }
+    Job& job = masked_jobs_[i];
+    job.scalars = {};
+    float* const array = job.arrays.*member;
+    job.arrays = {.x = array};
+    job.gradient = array;
+    job.gradient_type = DataType::kFloat32;
+    job.gradient_mask = tensors[i].mask;
   }
+  runner_->run(Pass::kGather, masked_jobs_);
 }
 
 void Core::pad_with_zeros() {
   for (const Layout::Unit& unit : layout_.units()) {
-    std::fill(x_.data() + unit.begin + unit.used, x_.data() + unit.begin + unit.padded, 0.0F);
+    if (unit.padded != unit.used) space().zero(x_.data() + unit.begin + unit.used, unit.padded - unit.used);
   }
 }
 
 void Core::pad_with_momentum() {
   for (const Layout::Unit& unit : layout_.units()) {
     const std::size_t at = unit.begin + unit.used;
-    std::copy(m_.data() + at, m_.data() + unit.begin + unit.padded, x_.data() + at);
+    if (unit.padded != unit.used) space().copy(x_.data() + at, m_.data() + at, unit.padded - unit.used);
   }
 }
 
 Status Core::exchange_mean() {
-  return alone() ? Status() : exchange_->mean(x_.data(), x_.size());
+  if (alone()) return Status();
+  ONEBIT_RETURN_IF_ERROR(exchange_->mean(x_.data(), x_.size()));
+  return exchange_->complete();
 }
 
 Status Core::exchange_compressed() {
   if (alone()) return Status();
   for (std::size_t i = 0; i < layout_.units().size(); ++i) {
-    const Layout::Unit& unit = layout_.units()[i];
-    ONEBIT_RETURN_IF_ERROR(exchange_->compressed_mean(x_.data() + unit.begin, unit.padded, unit_names_[i],
-                                                      compat(), residuals_[i]));
+    ONEBIT_RETURN_IF_ERROR(exchange_->compressed_mean(x_.data() + layout_.units()[i].begin, i));
   }
-  return Status();
+  return exchange_->complete();
 }
 
 Status Core::mask_zero_variance() {
@@ -164,33 +193,53 @@ Status Core::mask_zero_variance() {
   return Status();
 }
 
-void Core::set_gradients(std::span<const void* const> gradients) {
-  for (std::size_t i = 0; i < jobs_.size(); ++i)
-    jobs_[i].gradient = gradients.empty() ? nullptr : gradients[i];
-}
-
-void Core::clear_residuals() {
-  for (auto& residual : residuals_) {
-    std::fill_n(residual.worker_error.data(), residual.worker_error.size(), 0.0F);
-    std::fill_n(residual.owner_error.data(), residual.owner_error.size(), 0.0F);
-    residual.in_call = false;
-  }
-}
-
-void Core::round_parameters() {
-  const Passes& passes = find_passes(exchange_->implementation());
-  for (const Job& job : jobs_) {
-    if (job.narrow_parameters != nullptr) {
-      passes.narrow(job.narrow_type, job.arrays.w, job.count, job.narrow_parameters);
+Status Core::set_gradients(std::span<const void* const> gradients) {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    Job& job = jobs_[i];
+    job.gradient = gradients.empty() ? nullptr : gradients[i];
+    if (job.gradient == nullptr || job.gradient == checked_gradients_[i] || job.count == 0) continue;
+    const Status status = space().check(job.gradient, size_of(job.gradient_type));
+    if (!status.ok()) {
+      return status.with_context(fmt::format("the gradient of tensor '{}'", layout_.tensors()[i].name));
     }
+    checked_gradients_[i] = job.gradient;
   }
+  return Status();
+}
+
+void Core::forget_gradients() {
+  for (Job& job : jobs_) job.gradient = nullptr;
+}
+
+Status Core::read_weights(std::size_t begin, std::size_t length, float* to) {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const std::size_t offset = layout_.offset(i);
+    const std::size_t first = std::max(begin, offset);
+    const std::size_t last = std::min(begin + length, offset + jobs_[i].count);
+    if (first >= last) continue;
+    ONEBIT_RETURN_IF_ERROR(space().read(to + (first - begin), jobs_[i].arrays.w + (first - offset),
+                                        (last - first) * sizeof(float)));
+  }
+  return Status();
+}
+
+Status Core::write_weights(const float* from) {
+  const Passes& passes = find_passes("");
+  std::vector<std::uint16_t> narrow;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const Job& job = jobs_[i];
+    const float* const own = from + layout_.offset(i);
+    ONEBIT_RETURN_IF_ERROR(space().write(job.arrays.w, own, job.count * sizeof(float)));
+    if (job.narrow_parameters == nullptr) continue;
+    narrow.resize(job.count);
+    passes.narrow(job.narrow_type, own, job.count, narrow.data());
+    ONEBIT_RETURN_IF_ERROR(space().write(job.narrow_parameters, narrow.data(), job.count * sizeof narrow[0]));
+  }
+  return Status();
 }
 
 std::size_t Core::memory() const {
-  std::size_t bytes = x_.bytes() + m_.bytes() + v_.bytes() + masters_.bytes() + extra_bytes_;
-  for (const auto& residual : residuals_)
-    bytes += residual.worker_error.bytes() + residual.owner_error.bytes();
-  return bytes;
+  return x_.bytes() + m_.bytes() + v_.bytes() + masters_.bytes() + extra_bytes_ + exchange_->residual_bytes();
 }
 
 }  // namespace onebit::optimizer

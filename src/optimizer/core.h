@@ -1,9 +1,11 @@
 // What all optimizers share: the flat state, the tensors as jobs of a pass, and the exchanges.
 //
 // Arrays, fp32, in the order of the layout: x (scratch, and what is exchanged), m, v; masters of 16-bit
-// parameters. Invariant: between steps x holds nothing of worth, so a step that fails before its `finish` has
-// changed nothing. That costs one array of memory, and no pass: the compressed momentum arrives in x, and the
-// two arrays change places. Threads: used by the thread that steps the optimizer.
+// parameters. They lie in the memory of the exchange, which may be a device's: what is done with them here is
+// a pass, or goes through Memory. Invariant: between steps x holds nothing of worth, so a step that fails
+// before its `finish` has changed nothing. That costs one array of memory, and no pass: the compressed
+// momentum arrives in x, and the two arrays change places. Threads: used by the thread that steps the
+// optimizer.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +16,18 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collective/aligned_buffer.h"
-#include "collective/residual_store.h"
 #include "optimizer/exchange.h"
 #include "optimizer/layout.h"
+#include "optimizer/memory.h"
 #include "optimizer/options.h"
 #include "optimizer/runner.h"
 
 namespace onebit::optimizer {
 
-using Array = collective::AlignedBuffer<float>;
-
 class Core {
  public:
   static Result<std::unique_ptr<Core>> create(const Options& options, std::vector<TensorSpec> tensors,
-                                              std::unique_ptr<Exchange> exchange);
+                                              std::shared_ptr<Exchange> exchange);
 
   const Options& options() const { return options_; }
   const Layout& layout() const { return layout_; }
@@ -65,7 +64,8 @@ class Core {
   Status fetch_results() { return runner_->fetch(jobs_); }
   /// The momentum that came in x becomes m; x holds the one before.
   void swap_momentum();
-  /// deepspeed_compat: 0 where the tensors' masks are 0. `member`: which array.
+  /// deepspeed_compat: 0 where the tensors' masks are 0. `member`: which array. The results of the last pass
+  /// are gone.
   void apply_masks(float* Arrays::*member);
   /// What lies behind the tensors of each unit in x: zeros, or what m has there.
   void pad_with_zeros();
@@ -77,35 +77,36 @@ class Core {
   /// Not in deepspeed_compat.
   Status mask_zero_variance();
 
-  void set_gradients(std::span<const void* const> gradients);
+  /// kInvalidArgument naming the tensor whose gradient lies in memory of another kind.
+  Status set_gradients(std::span<const void* const> gradients);
+  void forget_gradients();
   Array& x() { return x_; }
   Array& m() { return m_; }
   Array& v() { return v_; }
-  std::vector<collective::Residual>& residuals() { return residuals_; }
-  /// All residuals to 0.
-  void clear_residuals();
-  /// fp32 weights of a tensor: the parameters themselves or their master copy.
-  float* weights(std::size_t tensor) { return jobs_[tensor].arrays.w; }
-  /// Writes the fp32 weights to 16-bit parameters.
-  void round_parameters();
+  // ---- between the state and the host ----
+  Memory& space() { return exchange_->memory(); }
+  /// The fp32 weights of the stretch [begin, begin + length) of the flat state, padding left alone.
+  Status read_weights(std::size_t begin, std::size_t length, float* to);
+  /// All of them, from host memory in the order of the flat state; rounded to 16-bit parameters, too.
+  Status write_weights(const float* from);
   std::size_t memory() const;
 
   std::int64_t step = 0;  ///< steps done; deepspeed_compat counts the original's throw-away step too
 
  private:
-  Core(const Options& options, Layout layout, std::unique_ptr<Exchange> exchange)
+  Core(const Options& options, Layout layout, std::shared_ptr<Exchange> exchange)
       : options_(options), layout_(std::move(layout)), exchange_(std::move(exchange)) {}
   Status allocate();
 
   const Options options_;
   const Layout layout_;
-  std::unique_ptr<Exchange> exchange_;
+  const std::shared_ptr<Exchange> exchange_;
   std::unique_ptr<Runner> runner_;
   std::vector<double> learning_rates_;
   std::vector<Job> jobs_;
+  std::vector<Job> masked_jobs_;                // of apply_masks
+  std::vector<const void*> checked_gradients_;  // known to be in memory of the right kind
   Array x_, m_, v_, masters_;
-  std::vector<collective::Residual> residuals_;  // one a unit
-  std::vector<std::string> unit_names_;
   std::size_t extra_bytes_ = 0;
 };
 

@@ -1,6 +1,5 @@
 #include "optimizer/onebit_lamb.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace onebit::optimizer {
@@ -46,7 +45,7 @@ Status OneBitLamb::advance() {
 
 Status OneBitLamb::freeze() {
   ONEBIT_RETURN_IF_ERROR(enter_compressed_stage());
-  std::copy(core_.v().data(), core_.v().data() + core_.v().size(), fresh_.data());
+  core_.space().copy(fresh_.data(), core_.v().data(), core_.v().size());
   return choose_scales();
 }
 

@@ -19,7 +19,7 @@ constexpr double kClippingEps = 1e-6;
 }  // namespace
 
 Result<std::unique_ptr<Optimizer>> Optimizer::create(const Options& options, std::vector<TensorSpec> tensors,
-                                                     std::unique_ptr<Exchange> exchange) {
+                                                     std::shared_ptr<Exchange> exchange) {
   ONEBIT_ASSIGN_OR_RETURN(auto core, Core::create(options, std::move(tensors), std::move(exchange)));
   if (options.deepspeed_compat) core->step = 1;  // the original's throw-away step
   std::unique_ptr<Optimizer> made(new Optimizer(std::move(core)));
@@ -34,7 +34,7 @@ Status Optimizer::step(std::span<const void* const> gradients, bool* skipped) {
                          core_->tensors());
   }
   const Status status = take_step(gradients, skipped);
-  core_->set_gradients({});
+  core_->forget_gradients();
   return status.with_context(options().name);
 }
 
@@ -42,29 +42,24 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
   if (!compared_) ONEBIT_RETURN_IF_ERROR(compare_tensors());
   const Plan plan = algorithm_->plan();
   const bool clips = options().gradient_clipping > 0;
-  core_->set_gradients(gradients);
+  ONEBIT_RETURN_IF_ERROR(core_->set_gradients(gradients));
   Agreement agreement;
   double scale = 1;
   if (clips || plan == Plan::kNothing) {
     core_->run(Pass::kCheck);
-    ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
-    agreement.skip = has_bad_gradient();
-    agreement.squares = squared_norm();
-    ONEBIT_RETURN_IF_ERROR(agree(agreement));
+    ONEBIT_RETURN_IF_ERROR(agree(true, agreement));
     const auto ranks = static_cast<double>(core_->exchange().ranks());
     if (clips && plan != Plan::kMean) {
       const double ratio = norm_ratio_ > 0 ? norm_ratio_ : 1;
       scale = clipping_factor(core_->compat() ? agreement.norms / ranks
                                               : ratio * std::sqrt(agreement.squares / ranks));
     }
-    if (!agreement.skip) algorithm_->prepare(scale);
+    if (agreement.skips == 0) algorithm_->prepare(scale);
   } else {
     algorithm_->prepare(scale);
-    ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
-    agreement.skip = has_bad_gradient();
-    ONEBIT_RETURN_IF_ERROR(agree(agreement));
+    ONEBIT_RETURN_IF_ERROR(agree(false, agreement));
   }
-  if (agreement.skip) {
+  if (agreement.skips != 0) {
     ++skipped_steps_;
     *skipped = true;
     return Status();
@@ -87,15 +82,14 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
   return algorithm_->advance();
 }
 
-bool Optimizer::has_bad_gradient() const {
+void Optimizer::log_bad_gradient() const {
   for (std::size_t i = 0; i < core_->tensors(); ++i) {
     const float largest = core_->job(i).result.largest;
     if (largest <= kLargestGradient) continue;
     log(LogLevel::kInfo, "optimizer '{}': step skipped, as rank {} has a gradient of {} in tensor '{}'",
         options().name, core_->exchange().rank(), largest, core_->layout().tensors()[i].name);
-    return true;
+    return;
   }
-  return false;
 }
 
 double Optimizer::squared_norm() const {
@@ -108,11 +102,7 @@ double Optimizer::clipping_factor(double norm) const {
   return std::min(1.0, options().gradient_clipping / (norm + kClippingEps));
 }
 
-Status Optimizer::agree(Agreement& agreement) {
-  if (core_->alone()) {
-    agreement.norms = std::sqrt(agreement.squares);
-    return Status();
-  }
+Status Optimizer::agree(bool has_norms, Agreement& agreement) {
   const Plan plan = algorithm_->plan();
   struct {
     std::int64_t step;
@@ -121,12 +111,11 @@ Status Optimizer::agree(Agreement& agreement) {
   const auto& rates = core_->learning_rates();
   const XXH32_hash_t seed = XXH32(&position, sizeof position, 0);
   const double word = XXH32(rates.data(), rates.size() * sizeof rates[0], seed);
-  // A rank that has skipped sends no norm: it may not be a number.
-  const double squares = agreement.skip ? 0 : agreement.squares;
-  std::array<double, 4> sums{agreement.skip ? 1.0 : 0.0, squares, std::sqrt(squares), word};
-  ONEBIT_RETURN_IF_ERROR(core_->exchange().sum(sums));
-  if (sums[3] != word * static_cast<double>(core_->exchange().ranks())) return explain_difference(plan);
-  agreement = {sums[0] != 0, sums[1], sums[2]};
+  agreement.word = word;
+  ONEBIT_RETURN_IF_ERROR(core_->runner().agree(core_->jobs(), has_norms, agreement));
+  log_bad_gradient();
+  if (agreement.word != word * static_cast<double>(core_->exchange().ranks()))
+    return explain_difference(plan);
   return Status();
 }
 
@@ -153,7 +142,8 @@ Status Optimizer::explain_difference(Plan plan) {
 }
 
 Status Optimizer::compare_tensors() {
-  const auto lines = core_->layout().describe(options());
+  auto lines = core_->layout().describe(options());
+  if (std::string own = core_->exchange().describe(); !own.empty()) lines.push_back(std::move(own));
   const std::string mine = fmt::format("{}\n", fmt::join(lines, "\n"));
   Exchange& exchange = core_->exchange();
   const std::array<std::uint64_t, 2> digest{mine.size(), XXH64(mine.data(), mine.size(), 0)};
@@ -223,7 +213,8 @@ Status Optimizer::read_state(std::size_t tensor, std::string_view name, std::spa
     return Status::error(Code::kInvalidArgument, "the tensor has {} elements, not {}", count, to.size());
   }
   const float* const from = array->data() + core_->layout().offset(tensor);
-  for (std::size_t i = 0; i < count; ++i) to[i] = from[i] * static_cast<float>(factor);
+  ONEBIT_RETURN_IF_ERROR(core_->space().read(to.data(), from, to.size_bytes()));
+  for (float& value : to) value *= static_cast<float>(factor);
   return Status();
 }
 

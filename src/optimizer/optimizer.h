@@ -26,9 +26,10 @@ namespace onebit::optimizer {
 
 class Optimizer {
  public:
-  /// An error names the hyper-parameter or the tensor. Not collective.
+  /// An error names the hyper-parameter or the tensor. Not collective; what it came to goes to
+  /// Exchange::made, which may be.
   static Result<std::unique_ptr<Optimizer>> create(const Options& options, std::vector<TensorSpec> tensors,
-                                                   std::unique_ptr<Exchange> exchange);
+                                                   std::shared_ptr<Exchange> exchange);
 
   /// One step with this rank's gradients, a pointer for each tensor (null: zeros; an empty span: all zeros).
   /// They are the rank's own, neither summed nor averaged over ranks; the optimizer does that. Collective.
@@ -68,17 +69,12 @@ class Optimizer {
 
  private:
   explicit Optimizer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
-  /// What a rank brings into the agreement, and what comes out.
-  struct Agreement {
-    bool skip = false;
-    double squares = 0;  ///< sum over ranks of ||g||^2
-    double norms = 0;    ///< sum over ranks of ||g||
-  };
-  Status agree(Agreement& agreement);
+  /// The agreement on the results of the last pass (`has_norms`: they have norms); waits for a device.
+  Status agree(bool has_norms, Agreement& agreement);
   Status compare_tensors();
   Status explain_difference(Plan plan);
-  /// Whether a pass has left a gradient that must not be used; says which tensor's.
-  bool has_bad_gradient() const;
+  /// Says which tensor's gradient must not be used, if one must not.
+  void log_bad_gradient() const;
   double squared_norm() const;
   double clipping_factor(double norm) const;
   Status take_step(std::span<const void* const> gradients, bool* skipped);

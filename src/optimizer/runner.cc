@@ -1,8 +1,11 @@
 #include "optimizer/runner.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <vector>
+
+#include "optimizer/exchange.h"
 
 namespace onebit::optimizer {
 namespace {
@@ -32,7 +35,7 @@ JobResult add_up(std::span<const Partial> partials) {
 
 class HostRunner final : public Runner {
  public:
-  HostRunner(Exchange& exchange, std::span<const std::size_t> counts)
+  HostRunner(HostExchange& exchange, std::span<const std::size_t> counts)
       : exchange_(exchange), passes_(find_passes(exchange.implementation())) {
     std::size_t blocks = 0;
     for (std::size_t job = 0; job < counts.size(); ++job) {
@@ -62,6 +65,17 @@ class HostRunner final : public Runner {
   }
 
   Status fetch(std::span<Job>) override { return Status(); }
+
+  Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) override {
+    for (const Job& job : jobs) enter(agreement, job.result);
+    close(agreement, has_norms);
+    if (exchange_.ranks() == 1) return Status();
+    std::array<double, kAgreementNumbers> sums{agreement.skips, agreement.squares, agreement.norms,
+                                               agreement.word};
+    ONEBIT_RETURN_IF_ERROR(exchange_.sum(sums));
+    agreement = {sums[0], sums[1], sums[2], sums[3]};
+    return Status();
+  }
 
   void choose_steps(std::span<const LambRule> rules, std::span<Job> jobs,
                     std::span<LambNumbers> numbers) override {
@@ -116,7 +130,7 @@ class HostRunner final : public Runner {
     return scratch;
   }
 
-  Exchange& exchange_;
+  HostExchange& exchange_;
   const Passes& passes_;
   std::vector<Item> items_;
   std::vector<std::size_t> first_block_;  // by job, and the number of all blocks
@@ -126,7 +140,7 @@ class HostRunner final : public Runner {
 
 }  // namespace
 
-std::unique_ptr<Runner> make_host_runner(Exchange& exchange, std::span<const std::size_t> counts) {
+std::unique_ptr<Runner> make_host_runner(HostExchange& exchange, std::span<const std::size_t> counts) {
   return std::make_unique<HostRunner>(exchange, counts);
 }
 

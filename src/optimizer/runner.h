@@ -11,11 +11,13 @@
 #include <span>
 
 #include "base/status.h"
-#include "optimizer/exchange.h"
+#include "optimizer/agreement.h"
 #include "optimizer/job.h"
 #include "optimizer/lamb_rule.h"
 
 namespace onebit::optimizer {
+
+class HostExchange;
 
 class Runner {
  public:
@@ -24,6 +26,9 @@ class Runner {
   virtual void run(Pass pass, std::span<Job> jobs) = 0;
   /// Leaves the results of the last pass in the jobs, and says what has failed so far. Waits for a device.
   virtual Status fetch(std::span<Job> jobs) = 0;
+  /// As fetch; and of what follows from those results (`has_norms`: they have norms), with `agreement`'s
+  /// word, the sums over all ranks. Collective. Waits for a device, once.
+  virtual Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) = 0;
   /// LAMB: makes each tensor's step of its rule and the results of the last pass, for the coming kApply.
   /// Waits for nothing: the numbers may be a device's from here on.
   virtual void choose_steps(std::span<const LambRule> rules, std::span<Job> jobs,
@@ -32,7 +37,7 @@ class Runner {
   virtual Status fetch_numbers(std::span<LambNumbers> numbers) = 0;
 };
 
-/// `counts`: the elements of each job that it will be given.
-std::unique_ptr<Runner> make_host_runner(Exchange& exchange, std::span<const std::size_t> counts);
+/// `counts`: the elements of each job that it will be given. The exchange must outlive it.
+std::unique_ptr<Runner> make_host_runner(HostExchange& exchange, std::span<const std::size_t> counts);
 
 }  // namespace onebit::optimizer

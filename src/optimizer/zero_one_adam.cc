@@ -97,11 +97,11 @@ Status ZeroOneAdam::advance() {
 }
 
 void ZeroOneAdam::freeze_variance() {
-  core_.clear_residuals();
+  core_.exchange().clear_residuals();
   stage_ = Stage::kCompressed;
   since_sync_ = 0;
   for (Job& job : core_.jobs()) {
-    if (job.arrays.c != nullptr) std::copy(job.arrays.w, job.arrays.w + job.count, job.arrays.c);
+    if (job.arrays.c != nullptr) core_.space().copy(job.arrays.c, job.arrays.w, job.count);
   }
 }
 

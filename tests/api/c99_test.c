@@ -101,6 +101,7 @@ static void residuals(onebitComm_t comm) {
   size_t before = 0;
   size_t bytes = 0;
   onebitStats_t stats;
+  double worker = -1, owner = -1;
   EXPECT(mkdtemp(directory) != NULL);
   OK(onebitResidualMemory(comm, NULL, &before));
   OK(onebitResidualSave(comm, directory));
@@ -110,6 +111,8 @@ static void residuals(onebitComm_t comm) {
   OK(onebitResidualLoad(comm, directory));
   OK(onebitResidualMemory(comm, NULL, &bytes));
   EXPECT(bytes == before);
+  OK(onebitResidualNorm(comm, NULL, &worker, &owner));
+  EXPECT(worker >= 0 && owner >= 0);
   OK(onebitResidualReset(comm, "gradient"));
   snprintf(command, sizeof command, "rm -r %s", directory);
   EXPECT(system(command) == 0);

@@ -32,6 +32,7 @@ static void train(onebitComm_t comm, const onebitOptimizerConfig_t* config) {
   onebitOptimizer_t optimizer = NULL;
   onebitOptimizerInfo_t info;
   double coefficient = 0;
+  double worker = 1, owner = 1;
   float before;
   int i;
   int skipped = 1;
@@ -50,6 +51,8 @@ static void train(onebitComm_t comm, const onebitOptimizerConfig_t* config) {
   EXPECT(state[0] > 0);
   OK(onebitOptimizerGetCoefficient(optimizer, 0, &coefficient));
   EXPECT(coefficient > 0);
+  OK(onebitOptimizerResidualNorm(optimizer, &worker, &owner));
+  EXPECT(worker == 0 && owner == 0); /* one rank loses nothing */
 
   EXPECT(mkdtemp(directory) != NULL);
   OK(onebitOptimizerSave(optimizer, directory));
@@ -67,6 +70,21 @@ static void train(onebitComm_t comm, const onebitOptimizerConfig_t* config) {
   sprintf(command, "rm -r %s", directory);
   EXPECT(system(command) == 0);
   OK(onebitOptimizerDestroy(optimizer));
+}
+
+/* Without a GPU it is refused in words. */
+static void on_device(void) {
+  onebitDevice_t device = ONEBIT_DEVICE_INITIALIZER;
+  onebitOptimizerConfig_t config;
+  onebitOptimizer_t optimizer = NULL;
+  OK(onebitOptimizerConfigInit(onebitOneBitLamb, &config));
+  REFUSED(onebitOptimizerCreateOnDevice(&optimizer, &config, NULL, 0, NULL), "device");
+  REFUSED(onebitOptimizerCreateOnDevice(NULL, &config, NULL, 0, &device), "optimizer");
+  device.settings = "ONEBIT_CUDA_LIBRARY=/nowhere/libonebit-cuda.so";
+  EXPECT(onebitOptimizerCreateOnDevice(&optimizer, &config, NULL, 0, &device) != onebitSuccess);
+  EXPECT(strstr(onebitGetLastError(NULL), "CUDA") != NULL && optimizer == NULL);
+  device.size = 1;
+  REFUSED(onebitOptimizerCreateOnDevice(&optimizer, &config, NULL, 0, &device), "size");
 }
 
 static void errors(onebitComm_t comm) {
@@ -105,6 +123,7 @@ int main(void) {
       "{\"type\": \"OneBitLamb\", \"params\": {\"lr\": 0.01, \"freeze_step\": 1000}}", &config));
   EXPECT(config.type == onebitOneBitLamb && config.freeze_step == 1000 && config.group.lr == 0.01);
   train(comm, &config);
+  on_device();
   errors(comm);
   OK(onebitCommDestroy(comm));
   return failures == 0 ? 0 : 1;

@@ -1,5 +1,6 @@
 // Device memory, copies and graphs of the stand-in: what a GPU refuses is refused, what it leaves undefined
 // shows.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -66,6 +67,26 @@ TEST(Memory, PointersTellWhatTheyAre) {
   EXPECT_CUDA(cudaHostUnregister(&on_stack));
   EXPECT_EQ(cudaHostUnregister(&on_stack), cudaErrorHostMemoryNotRegistered);
   cudaGetLastError();
+}
+
+TEST(Memory, TheDriverTellsTheHostsFromADevices) {
+  const auto attribute = [](CUpointer_attribute which, const void* address, CUresult due = CUDA_SUCCESS) {
+    unsigned value = 77;
+    EXPECT_EQ(cuPointerGetAttribute(&value, which, reinterpret_cast<CUdeviceptr>(address)), due);
+    return value;
+  };
+  const DeviceFloats data(10);
+  EXPECT_EQ(attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, data.data() + 3), CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, data.data() + 3), 0U);
+  void* memory = nullptr;
+  EXPECT_CUDA(cudaMallocManaged(&memory, 16, cudaMemAttachGlobal));
+  EXPECT_EQ(attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, memory), 1U);
+  EXPECT_CUDA(cudaFree(memory));
+  EXPECT_CUDA(cudaMallocHost(&memory, 16));
+  EXPECT_EQ(attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory), CU_MEMORYTYPE_HOST);
+  EXPECT_CUDA(cudaFreeHost(memory));
+  int on_stack = 0;
+  EXPECT_EQ(attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &on_stack, CUDA_ERROR_INVALID_VALUE), 77U);
 }
 
 TEST(Memory, AFullDeviceGivesNothingUntilSomethingIsFreed) {

@@ -14,7 +14,7 @@ LOADER = importlib.machinery.SourceFileLoader("gpu_run", PATH)
 gpu_run = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_run", LOADER))
 LOADER.exec_module(gpu_run)
 
-PROGRAMS = gpu_run.SUITES + ["cuda_codec_bench", "gpu_nccl_job_test", "gpu_allreduce_bench"]
+PROGRAMS = gpu_run.SUITES + ["cuda_codec_bench", "gpu_nccl_job_test", "gpu_optimizer_job_test", "gpu_allreduce_bench"]
 BENCH = """#!/bin/sh
 while [ "$1" != --json ]; do shift; done
 echo '{"encode float": {"ratio": 0.5}}' > "$2"
@@ -52,7 +52,7 @@ class Script(unittest.TestCase):
         status, result, steps = self.run_script()
         self.assertEqual(status, 0)
         self.assertEqual(set(steps.values()), {"passed"})
-        self.assertEqual(len(steps), len(gpu_run.SUITES) + 4)
+        self.assertEqual(len(steps), len(gpu_run.SUITES) + 5)
         self.assertEqual(result["kernels"], {"encode float": {"ratio": 0.5}})
         self.assertEqual([one["ranks"] for one in result["allreduces"]], [2, 4])
         self.assertTrue(result["dry_run"])

@@ -134,8 +134,8 @@ TEST(SixteenBits, InTheOriginalsFormAreExchangedByGroup) {
       }
     });
     ONEBIT_RETURN_IF_ERROR(worker.status);
-    EXPECT_EQ(worker->core().residuals().size(), 1U);
-    EXPECT_EQ(worker->core().residuals()[0].count, 64U);
+    EXPECT_EQ(worker->core().exchange().units(), 1U);
+    EXPECT_EQ(worker.worker_errors()[0].size(), 64U);
     return worker.step(1);
   })));
 }

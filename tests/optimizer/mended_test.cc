@@ -121,11 +121,7 @@ TEST(NanOfOneRank, IsSkippedByAllAndTouchesNothing) {
         Worker worker(options, kOddSizes, communicator);
         for (int step = 1; step <= 50; ++step) {  // through all stages, intervals and kinds of steps
           const auto before = worker.parameters;
-          std::vector<std::vector<float>> residuals;
-          for (auto& each : worker->core().residuals()) {
-            residuals.emplace_back(each.worker_error.data(),
-                                   each.worker_error.data() + each.worker_error.size());
-          }
+          const auto residuals = worker.worker_errors();
           const auto m = worker.state(4, "exp_avg");
           const auto v = worker.state(4, "exp_avg_sq");
           worker.set_gradients(step);
@@ -136,9 +132,7 @@ TEST(NanOfOneRank, IsSkippedByAllAndTouchesNothing) {
           EXPECT_TRUE(same_bits(worker.parameters, before));
           EXPECT_TRUE(same_bits(worker.state(4, "exp_avg"), m));
           EXPECT_TRUE(same_bits(worker.state(4, "exp_avg_sq"), v));
-          for (std::size_t i = 0; i < residuals.size(); ++i) {
-            EXPECT_TRUE(same_bits(worker->core().residuals()[i].worker_error.span(), residuals[i]));
-          }
+          EXPECT_EQ(worker.worker_errors(), residuals);
           ONEBIT_RETURN_IF_ERROR(worker.step(step));
           EXPECT_FALSE(worker.skipped);
         }
@@ -255,7 +249,7 @@ TEST(Padding, IsTheOriginalsOnlyWhereItsNumbersAreAskedFor) {
     train_two(
         options, sizes, 0, [](Worker&, int, int) {},
         [&](Worker& worker) {
-          for (const auto& each : worker->core().residuals()) counts.push_back(each.count);
+          for (const auto& each : worker.worker_errors()) counts.push_back(each.size());
         });
     return counts;
   };

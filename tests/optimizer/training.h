@@ -96,6 +96,19 @@ class Worker {
     return values;
   }
 
+  /// Of each unit.
+  std::vector<std::vector<float>> worker_errors() {
+    std::vector<std::vector<float>> all;
+    auto& exchange = made->core().exchange();
+    for (std::size_t unit = 0; unit < exchange.units(); ++unit) {
+      const auto residual = exchange.residual(unit);
+      EXPECT_TRUE(residual.ok());
+      const auto& errors = (*residual)->worker_error;
+      all.emplace_back(errors.data(), errors.data() + errors.size());
+    }
+    return all;
+  }
+
   std::vector<float> parameters;
   std::vector<float> gradients;
   std::vector<const void*> pointers;

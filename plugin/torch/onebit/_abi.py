@@ -111,6 +111,15 @@ class Tensor(ctypes.Structure):
     ]
 
 
+class Device(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("nccl_comm", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("settings", ctypes.c_char_p),
+    ]
+
+
 class OptimizerInfo(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -161,6 +170,13 @@ PROTOTYPES: Dict[str, Sequence[Any]] = {
         ctypes.POINTER(Tensor),
         _size,
         _pointer,
+    ),
+    "onebitOptimizerCreateOnDevice": (
+        ctypes.POINTER(_pointer),
+        ctypes.POINTER(OptimizerConfig),
+        ctypes.POINTER(Tensor),
+        _size,
+        ctypes.POINTER(Device),
     ),
     "onebitOptimizerDestroy": (_pointer,),
     "onebitOptimizerStep": (_pointer, ctypes.POINTER(_pointer), ctypes.POINTER(_int)),

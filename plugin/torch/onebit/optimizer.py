@@ -1,4 +1,5 @@
-"""An optimizer of libonebit.so as it is, without PyTorch: tensors are addresses. `onebit.torch` is built on it.
+"""An optimizer of libonebit.so as it is, without PyTorch: tensors are addresses, of host memory or of a GPU's.
+`onebit.torch` is built on it.
 
 Threads: one at a time, that which uses the communicator. The owner of the memory keeps it alive and in place.
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import json
 import weakref
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from onebit import _abi
 from onebit._abi import DataType
 from onebit._buffers import refuse
 from onebit._library import call, pointer_of
 from onebit.communicator import Communicator
+from onebit.nccl import NcclCommunicator
 
 
 class TensorSpec(NamedTuple):
@@ -27,6 +29,15 @@ class TensorSpec(NamedTuple):
     group: int
     mask: int = 0
     """The address of as many bytes, or 0: elements where they are 0 have no momentum."""
+
+
+class Place(NamedTuple):
+    """Where a GPU's optimizer is: addresses are the device's then."""
+
+    nccl: Optional[NcclCommunicator]
+    """None with one rank."""
+    stream: int
+    """The ``cudaStream_t``; 0 for the default stream."""
 
 
 class Info(NamedTuple):
@@ -69,8 +80,9 @@ class NativeOptimizer:
         groups: Sequence[_abi.Group],
         tensors: Sequence[TensorSpec],
         comm: Communicator,
+        place: Optional[Place] = None,
     ) -> None:
-        """Not collective.
+        """Not collective; with a `place` it is.
 
         Args:
             config: of `parse_section`.
@@ -78,6 +90,7 @@ class NativeOptimizer:
             groups: the hyper-parameters of each parameter group.
             tensors: in the same order on all ranks.
             comm: whose ranks step together.
+            place: of an optimizer in a GPU's memory, which exchanges over NCCL.
         """
         own = _abi.OptimizerConfig.from_buffer_copy(config)
         own.name = name.encode()
@@ -92,13 +105,21 @@ class NativeOptimizer:
             spec.group = each.group
             spec.mask = each.mask or None
         handle = ctypes.c_void_p()
-        call("onebitOptimizerCreate", ctypes.byref(handle), ctypes.byref(own), specs, len(tensors), comm.handle)
+        made = (ctypes.byref(handle), ctypes.byref(own), specs, len(tensors))
+        if place is None:
+            call("onebitOptimizerCreate", *made, comm.handle)
+        else:
+            nccl = None if place.nccl is None else place.nccl.handle
+            settings = None if place.nccl is None else f"ONEBIT_NCCL_LIBRARY={place.nccl.path}".encode()
+            device = _abi.Device(ctypes.sizeof(_abi.Device), nccl, place.stream, settings)
+            call("onebitOptimizerCreateOnDevice", *made, ctypes.byref(device))
         self._handle: Optional[int] = pointer_of(handle)
         self._gradients = (ctypes.c_void_p * max(1, len(tensors)))()
         # It holds the communicator, which must go later even if both are garbage at once.
-        self._finalizer = weakref.finalize(self, _destroy, self._handle, comm)
+        owner: Union[Communicator, NcclCommunicator] = comm if place is None or place.nccl is None else place.nccl
+        self._finalizer = weakref.finalize(self, _destroy, self._handle, owner)
         self.comm = comm
-        comm.add_dependent(self)
+        owner.add_dependent(self)
 
     def step(self, gradients: Sequence[Optional[int]], rates: Sequence[float]) -> bool:
         """One step with this rank's own gradients. Collective.
@@ -133,7 +154,8 @@ class NativeOptimizer:
         return worker.value, owner.value
 
     def read_state(self, tensor: int, name: str, address: int, count: int) -> None:
-        """Copies an array of a tensor's state (exp_avg, exp_avg_sq, ...) to `count` fp32 numbers at `address`."""
+        """Copies an array of a tensor's state (exp_avg, exp_avg_sq, ...) to `count` fp32 numbers at `address`, which is
+        host memory."""
         call("onebitOptimizerGetState", self.handle, tensor, name.encode(), address, count)
 
     def coefficient(self, tensor: int) -> float:
@@ -167,8 +189,8 @@ def group_values(group: _abi.Group) -> Dict[str, float]:
     return {str(name): float(getattr(group, str(name))) for name, *_ in group._fields_}
 
 
-def _destroy(handle: int, _: Communicator) -> None:
+def _destroy(handle: int, _: Union[Communicator, NcclCommunicator]) -> None:
     call("onebitOptimizerDestroy", handle)
 
 
-__all__: List[str] = ["Info", "NativeOptimizer", "TensorSpec", "group_values", "parse_section"]
+__all__: List[str] = ["Info", "NativeOptimizer", "Place", "TensorSpec", "group_values", "parse_section"]

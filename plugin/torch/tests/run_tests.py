@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # Files that do without PyTorch.
-WITHOUT_TORCH = {"test_core.py", "test_library.py"}
+WITHOUT_TORCH = {"test_core.py", "test_device.py", "test_library.py"}
 FURTHER = {
     "test_convergence.py": ["tqdm", "matplotlib"],
     "test_example.py": ["tqdm", "matplotlib"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 
 import pytest
 import torch
@@ -247,3 +248,54 @@ def test_ranks_that_died_leave_a_state_from_which_others_go_on(tmp_path):
     first, second = ranks.run(2, going_on)
     assert first == second
     assert first[0] == steps >= 10
+
+
+@pytest.mark.parametrize("fault", ["groups", "damaged", "other_steps"])
+def test_where_one_rank_cannot_load_a_directory_no_rank_does_and_none_waits(tmp_path, fault):
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitLamb", network.named_parameters())
+        train(network, optimizer, rank, 3)
+        own = tmp_path / str(rank)
+        optimizer.save(str(tmp_path / "state"))
+        optimizer.comm.barrier()
+        shutil.copytree(tmp_path / "state", own)
+        groups = own / "optimizer.groups.json"
+        if rank == 1:
+            if fault == "groups":
+                groups.unlink()
+            elif fault == "damaged":
+                groups.write_text("{")
+            else:
+                groups.write_text(groups.read_text().replace('"steps": 3', '"steps": 2'))
+        train(network, optimizer, rank, 4, 4)
+        before = optimizer.info().steps
+        said = ranks.error_of(lambda: optimizer.load(str(own)))
+        assert optimizer.info().steps == before
+        train(network, optimizer, rank, 5, 5)  # all go on together
+        return said
+
+    said = ranks.run(3, body, ONEBIT_TIMEOUT="600")
+    assert {"groups": "is missing", "damaged": "is damaged", "other_steps": "of step 2"}[fault] in said[1]
+    for rank in (0, 2):
+        assert "rank 1" in said[rank] and "its error says why" in said[rank]
+
+
+def test_where_one_rank_cannot_load_its_state_dict_no_rank_does_and_none_waits():
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters())
+        early = optimizer.state_dict()
+        train(network, optimizer, rank, 3)
+        state = optimizer.state_dict()
+        said = []
+        for wrong in ({"param_groups": []}, early, {**state, "param_groups": []}):
+            given = wrong if rank == 1 else state
+            said.append(ranks.error_of(lambda: optimizer.load_state_dict(given)))
+        train(network, optimizer, rank, 4, 4)
+        return said
+
+    said = ranks.run(2, body, ONEBIT_TIMEOUT="600")
+    assert "not of an optimizer of onebit" in said[1][0] and "rank 1 cannot load its state_dict" in said[0][0]
+    assert all("before the first step" in each[1] for each in said)
+    assert "ValueError" in said[1][2] and "rank 1 cannot load its parameter groups" in said[0][2]

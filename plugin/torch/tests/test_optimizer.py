@@ -391,15 +391,22 @@ def test_what_cannot_be_optimised_is_named_with_what_to_do():
         assert key in ("twice", "lone", "empty") or "weight" in said[key]
 
 
-def test_cuda_parameters_are_refused_in_words():
-    from onebit.torch import parameters
+def test_parameters_of_other_devices_are_refused_in_words():
+    from onebit.torch import cuda, parameters
 
     class Elsewhere:
         layout = torch.strided
-        device = torch.device("cuda", 0)
 
-    with pytest.raises(onebit.OneBitError, match="CUDA tensors are not supported yet"):
-        parameters.check("layer.weight", Elsewhere())
+        def __init__(self, device):
+            self.device = torch.device(device)
+
+    with pytest.raises(onebit.OneBitError, match="'layer.weight' is on xpu:0: onebit optimises models in host memory and on CUDA"):
+        parameters.check("layer.weight", Elsewhere("xpu:0"))
+    with pytest.raises(onebit.OneBitError, match="on cpu and cuda:0: an optimizer's are on one device"):
+        cuda.device_of([Elsewhere("cpu"), Elsewhere("cuda:0")])
+    assert cuda.device_of([Elsewhere("cuda:1"), Elsewhere("cuda:1")]) == torch.device("cuda:1")
+    assert cuda.device_of([Elsewhere("cpu")]) is None
+    assert cuda.device_of([]) is None
 
 
 def test_hyper_parameters_out_of_range_or_without_effect_are_named():

@@ -62,6 +62,14 @@ NcclCommunicator::~NcclCommunicator() {
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
 }
 
+std::optional<Residuals> NcclCommunicator::reserve(Shape shape) {
+  const DeviceGuard guard(options_.device);
+  if (guard.error() != cudaSuccess || !codec_.reserve(layout(shape))) return std::nullopt;
+  std::optional<Residuals> made = codec_.make_residuals(layout(shape));
+  if (made) admitted_[shape] = true;
+  return made;
+}
+
 void NcclCommunicator::abort() {
   is_aborted_.store(true);
   if (levels_ != nullptr) levels_->abort();

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -60,6 +61,8 @@ struct Request {
   cudaStream_t stream = nullptr;
   /// Out. False: a rank has no memory for it; all ranks are to make it the exact way.
   bool compressed = false;
+  /// The caller's own, of NcclCommunicator::reserve; null: by tag or buffer.
+  const Residuals* residuals = nullptr;
 };
 
 class Levels;
@@ -87,6 +90,14 @@ class NcclCommunicator {
   ~NcclCommunicator();
 
   Statistics statistics() const;
+  /// Makes the memory for calls of a shape, and residuals of zeros that the caller keeps and gives to its
+  /// calls. All ranks do so before the first one, and none asks the others then. Nothing when no memory is
+  /// left. Waits for the communicator's own stream.
+  std::optional<Residuals> reserve(Shape shape);
+  /// Where `residuals` of this communicator has the errors of the elements of partition `owner`.
+  float* worker_errors(const Residuals& residuals, Shape shape, std::size_t owner) const {
+    return residuals.worker.as<float>() + layout(shape).error_begin(owner, 0);
+  }
   /// Any thread: a call in progress ends before its next NCCL operation, since NCCL's communicator is about
   /// to go.
   void abort();

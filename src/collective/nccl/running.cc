@@ -55,9 +55,14 @@ cudaError_t Running::add(Active& active, const Request& request) {
       return error;
     active.others.push_back(request.stream);
   }
-  const Identity identity{request.tag, *request.tag == '\0' ? request.send : nullptr, request.shape,
-                          request.type, request.op};
-  const auto found = communicator.slots_.find(identity);
+  std::optional<ResidualSlots::Found> found;
+  if (request.residuals != nullptr) {
+    found = {request.residuals, false};
+  } else {
+    const Identity identity{request.tag, *request.tag == '\0' ? request.send : nullptr, request.shape,
+                            request.type, request.op};
+    found = communicator.slots_.find(identity);
+  }
   if (!found) return cudaErrorMemoryAllocation;
   active.calls.push_back({communicator.layout(request.shape), request.send, request.receive, request.type,
                           request.op, found->residuals, found->start_anew, active.stream});

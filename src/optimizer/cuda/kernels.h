@@ -9,6 +9,7 @@
 
 #include <span>
 
+#include "optimizer/agreement.h"
 #include "optimizer/job.h"
 #include "optimizer/lamb_rule.h"
 
@@ -36,6 +37,13 @@ cudaError_t run_pass(Pass pass, std::span<const PassPiece> pieces, cudaStream_t 
 /// results[i] = the partials first_block[i] to first_block[i + 1] - 1, added up in the order of the host.
 cudaError_t add_up(const Partial* partials, const std::size_t* first_block, std::size_t tensors,
                    JobResult* results, cudaStream_t stream);
+
+/// What this rank brings into the agreement: of the results of `tensors`, with `word`.
+cudaError_t bring_together(const JobResult* results, std::size_t tensors, bool has_norms, double word,
+                           Agreement* own, cudaStream_t stream);
+
+/// data[i] = data[i] * factor.
+cudaError_t scale(float* data, std::size_t count, float factor, cudaStream_t stream);
 
 /// steps[i] of choose_step by rules[i], which is host memory and copied into the launch.
 cudaError_t choose_steps(std::span<const LambRule> rules, const JobResult* results, LambNumbers* numbers,

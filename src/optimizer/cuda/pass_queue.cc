@@ -77,16 +77,21 @@ cudaError_t PassQueue::add_up() {
                       stream_);
 }
 
-cudaError_t PassQueue::fetch(std::span<Job> jobs) {
-  cudaError_t error = add_up();
-  if (error == cudaSuccess) {
-    error = cudaMemcpyAsync(host_results_, results_.data(), jobs.size() * sizeof(JobResult),
-                            cudaMemcpyDeviceToHost, stream_);
-  }
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
+cudaError_t PassQueue::begin_fetch() {
+  const cudaError_t error = add_up();
   if (error != cudaSuccess) return error;
+  return cudaMemcpyAsync(host_results_, results_.data(), tensors_ * sizeof(JobResult), cudaMemcpyDeviceToHost,
+                         stream_);
+}
+
+void PassQueue::end_fetch(std::span<Job> jobs) const {
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].result = host_results_[i];
-  return cudaSuccess;
+}
+
+cudaError_t PassQueue::bring_together(bool has_norms, double word, Agreement* own) {
+  const cudaError_t error = add_up();
+  if (error != cudaSuccess) return error;
+  return cuda::bring_together(results_.as<JobResult>(), tensors_, has_norms, word, own, stream_);
 }
 
 cudaError_t PassQueue::choose_steps(std::span<const LambRule> rules, std::span<const LambNumbers> numbers) {
@@ -101,15 +106,6 @@ cudaError_t PassQueue::choose_steps(std::span<const LambRule> rules, std::span<c
                                steps_.as<float>(), stream_);
   }
   has_numbers_ = has_steps_ = error == cudaSuccess;
-  return error;
-}
-
-cudaError_t PassQueue::fetch_numbers(std::span<LambNumbers> numbers) {
-  if (!has_numbers_) return cudaSuccess;
-  cudaError_t error =
-      cudaMemcpyAsync(numbers.data(), numbers_.data(), numbers.size_bytes(), cudaMemcpyDeviceToHost, stream_);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
-  has_numbers_ = error != cudaSuccess;
   return error;
 }
 

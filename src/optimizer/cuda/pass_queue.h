@@ -1,8 +1,7 @@
 // Passes of one optimizer on a stream of a CUDA device, with the memory for what they find out.
 //
-// Invariant: `run` and `choose_steps` put work on the stream, allocate nothing and wait for nothing; `fetch`
-// and `fetch_numbers` wait for the stream. Threads: one at a time, with the device current that was so when
-// it was made.
+// Invariant: nothing here waits for the stream but `create` and the end of a queue, and nothing but `create`
+// allocates. Threads: one at a time, with the device current that was so when it was made.
 #pragma once
 
 #include <memory>
@@ -21,14 +20,24 @@ class PassQueue {
   static Result<std::unique_ptr<PassQueue>> create(std::span<const std::size_t> counts, cudaStream_t stream);
   PassQueue(const PassQueue&) = delete;
   PassQueue& operator=(const PassQueue&) = delete;
+  /// Waits for the stream.
   ~PassQueue();
 
   cudaError_t run(Pass pass, std::span<const Job> jobs);
-  /// The results of the last pass, into the jobs.
-  cudaError_t fetch(std::span<Job> jobs);
-  /// `numbers` are read the first time, and the first time after fetch_numbers; then the device has them.
+  /// Sends the results of the last pass to the host ...
+  cudaError_t begin_fetch();
+  /// ... and, when the stream has come there, puts them into the jobs.
+  void end_fetch(std::span<Job> jobs) const;
+  /// What the results of the last pass bring into the agreement.
+  cudaError_t bring_together(bool has_norms, double word, Agreement* own);
+  /// `numbers` are read the first time, and the first time after `take_numbers`; then the device has them.
   cudaError_t choose_steps(std::span<const LambRule> rules, std::span<const LambNumbers> numbers);
-  cudaError_t fetch_numbers(std::span<LambNumbers> numbers);
+  /// Where the device has the numbers; null while the host has them.
+  const LambNumbers* numbers() const { return has_numbers_ ? numbers_.as<LambNumbers>() : nullptr; }
+  /// The host has them from now on.
+  void take_numbers() { has_numbers_ = false; }
+  /// The stream may never come to its end: what it could still write to on the host is left to the process.
+  void abandon() { host_results_ = nullptr; }
 
  private:
   PassQueue(std::span<const std::size_t> counts, cudaStream_t stream);

@@ -167,6 +167,38 @@ __global__ void __launch_bounds__(kLanes)
   if (lane == 0) results[blockIdx.x] = {first[0], second[0], __uint_as_float(largest[0])};
 }
 
+/// One block of threads: all fetch the results, the first enters them in their order.
+__global__ void __launch_bounds__(kThreads)
+    bring_together_kernel(const JobResult* results, std::size_t tensors, bool has_norms, double word,
+                          Agreement* agreement) {
+  __shared__ double first[kThreads];
+  __shared__ float largest[kThreads];
+  Agreement own;
+  for (std::size_t begin = 0; begin < tensors; begin += kThreads) {
+    const std::size_t mine = begin + threadIdx.x;
+    if (mine < tensors) {
+      first[threadIdx.x] = results[mine].first;
+      largest[threadIdx.x] = results[mine].largest;
+    }
+    __syncthreads();
+    for (unsigned i = 0; threadIdx.x == 0 && i < kThreads && begin + i < tensors; ++i) {
+      enter(own, {first[i], 0, largest[i]});
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  close(own, has_norms);
+  own.word = word;
+  *agreement = own;
+}
+
+__global__ void __launch_bounds__(kThreads) scale_kernel(float* data, std::size_t count, float factor) {
+  const std::size_t step = std::size_t{gridDim.x} * kThreads;
+  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+    data[i] = __fmul_rn(data[i], factor);
+  }
+}
+
 /// As many rules as a kernel's parameters hold.
 struct RuleBatch {
   static constexpr unsigned kMost = 32;
@@ -209,6 +241,22 @@ cudaError_t add_up(const Partial* partials, const std::size_t* first_block, std:
                     first_block, results);
 }
 
+cudaError_t bring_together(const JobResult* results, std::size_t tensors, bool has_norms, double word,
+                           Agreement* own, cudaStream_t stream) {
+  return cu::launch(bring_together_kernel, dim3(1), dim3(kThreads), 0, stream, results, tensors, has_norms,
+                    word, own);
+}
+
+cudaError_t scale(float* data, std::size_t count, float factor, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  unsigned blocks = 0;
+  const cudaError_t error = codec::cuda::resident_blocks<scale_kernel>(&blocks);
+  if (error != cudaSuccess) return error;
+  const std::size_t needed = (count + kThreads - 1) / kThreads;
+  const auto grid = static_cast<unsigned>(std::min<std::size_t>(blocks, needed));
+  return cu::launch(scale_kernel, dim3(grid), dim3(kThreads), 0, stream, data, count, factor);
+}
+
 cudaError_t choose_steps(std::span<const LambRule> rules, const JobResult* results, LambNumbers* numbers,
                          float* steps, cudaStream_t stream) {
   for (std::size_t begin = 0; begin < rules.size(); begin += RuleBatch::kMost) {
@@ -238,6 +286,8 @@ ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kExchangedNorm>)
 ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kMomentumNorm>)
 ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kVarianceNorm>)
 ONEBIT_CUDA_KERNEL(add_up_kernel)
+ONEBIT_CUDA_KERNEL(bring_together_kernel)
+ONEBIT_CUDA_KERNEL(scale_kernel)
 ONEBIT_CUDA_KERNEL(choose_steps_kernel)
 
 }  // namespace onebit::optimizer::cuda

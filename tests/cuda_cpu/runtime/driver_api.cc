@@ -1,5 +1,5 @@
-// The part of the driver's interface that a library fetches by cudaGetDriverEntryPointByVersion: stream
-// memory operations.
+// The part of the driver's interface that is used beside the run time: stream memory operations, which a
+// library fetches by cudaGetDriverEntryPointByVersion, and what kind of memory an address is.
 //
 // A wait polls its word, so the host, another stream or another process can let it go on.
 #include <cuda.h>
@@ -94,6 +94,21 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
   }
   return result_of(cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device));
+}
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  const auto allocation = MemoryTable::instance().find(reinterpret_cast<const void*>(address));
+  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(value) =
+          allocation->type == cudaMemoryTypeHost ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned*>(value) = allocation->type == cudaMemoryTypeManaged;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
 }
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return wait_value<std::uint32_t>(stream, address, value, flags);

@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 
+#include "collective/nccl/tensor.h"
 #include "device_jobs.h"
+#include "optimizer/exchange.h"
 
 namespace onebit::testing {
 namespace {
@@ -88,6 +92,18 @@ class DevicePasses : public ::testing::Test {
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(*made);
   }
+  void fetch(PassQueue& queue, std::vector<optimizer::Job>& jobs) const {
+    EXPECT_CUDA(queue.begin_fetch());
+    stream_.synchronize();
+    queue.end_fetch(jobs);
+  }
+  void fetch_numbers(PassQueue& queue, std::vector<LambNumbers>& numbers) const {
+    if (queue.numbers() == nullptr) return;
+    stream_.synchronize();
+    EXPECT_CUDA(cudaMemcpy(numbers.data(), queue.numbers(), numbers.size() * sizeof numbers[0],
+                           cudaMemcpyDeviceToHost));
+    queue.take_numbers();
+  }
   /// Every pass, on both.
   void expect_the_hosts_bits(const DeviceJobs::Value& value, DataType gradient_type, DataType parameter_type,
                              bool masked, bool gradient_masked = false,
@@ -100,7 +116,7 @@ class DevicePasses : public ::testing::Test {
       jobs.set_scalars(scalars());
       runner->run(static_cast<Pass>(pass), jobs.host);
       EXPECT_CUDA(queue->run(static_cast<Pass>(pass), jobs.device));
-      EXPECT_CUDA(queue->fetch(jobs.device));
+      fetch(*queue, jobs.device);
       jobs.expect_same_results();
       jobs.expect_same_arrays();
       if (HasFatalFailure()) return;
@@ -109,7 +125,7 @@ class DevicePasses : public ::testing::Test {
 
   TestStream stream_;
   std::unique_ptr<collective::Communicator> communicator_;
-  std::unique_ptr<optimizer::Exchange> exchange_;
+  std::unique_ptr<optimizer::HostExchange> exchange_;
 };
 
 TEST_F(DevicePasses, GiveTheHostsBitsForRandomNumbers) {
@@ -165,10 +181,55 @@ TEST_F(DevicePasses, FindOutAGradientThatIsNotFiniteOrTooLarge) {
       jobs.set_scalars(scalars());
       for (const Pass pass : {Pass::kCheck, Pass::kGather, Pass::kMomentum, Pass::kSyncPrepare}) {
         EXPECT_CUDA(queue->run(pass, jobs.device));
-        EXPECT_CUDA(queue->fetch(jobs.device));
+        fetch(*queue, jobs.device);
         EXPECT_FALSE(jobs.device[0].result.largest <= optimizer::kLargestGradient);
       }
     }
+  }
+}
+
+TEST_F(DevicePasses, BringWhatTheHostDoesIntoTheAgreement) {
+  const auto agreement_of = [&](const std::vector<std::size_t>& counts, const DeviceJobs::Value& value,
+                                bool has_norms) {
+    const auto queue = device(counts);
+    const auto runner = host(counts);
+    DeviceJobs jobs(counts, value, DataType::kFloat32, DataType::kFloat32, false, false);
+    jobs.set_scalars(scalars());
+    optimizer::Agreement ours{.word = 17};
+    runner->run(Pass::kCheck, jobs.host);
+    EXPECT_TRUE(runner->agree(jobs.host, has_norms, ours).ok());
+    optimizer::Agreement theirs;
+    const nccl::Tensor on_device(sizeof theirs);
+    EXPECT_CUDA(queue->run(Pass::kCheck, jobs.device));
+    EXPECT_CUDA(queue->bring_together(has_norms, 17, static_cast<optimizer::Agreement*>(on_device.data())));
+    std::memcpy(&theirs, on_device.read(stream_).data(), sizeof theirs);
+    EXPECT_EQ(std::memcmp(&ours, &theirs, sizeof ours), 0)
+        << ours.skips << " " << ours.squares << " " << ours.norms << " and " << theirs.skips << " "
+        << theirs.squares << " " << theirs.norms;
+    return theirs;
+  };
+  std::vector<std::size_t> many = sizes();
+  for (std::size_t i = 0; i < 1000; ++i) many.push_back(i % 40);  // more than threads that fetch them
+  const auto both = agreement_of(many, random_value, true);
+  EXPECT_EQ(both.skips, 0);
+  EXPECT_GT(both.norms, 0);
+  EXPECT_EQ(agreement_of(many, random_value, false).norms, 0);
+  const auto bad = agreement_of(many, not_finite, true);
+  EXPECT_EQ(bad.skips, 1);
+  EXPECT_EQ(bad.squares, 0);
+  EXPECT_EQ(agreement_of({}, zero, true).skips, 0);
+}
+
+TEST_F(DevicePasses, ScaleAsTheHostDoes) {
+  for (const std::size_t count : {1, 255, 256, 100'003}) {
+    std::vector<float> due(count);
+    for (std::size_t i = 0; i < count; ++i) due[i] = wide('g', i);
+    const auto bytes = std::as_bytes(std::span(due));
+    const nccl::Tensor tensor(4 * count);
+    tensor.write({bytes.begin(), bytes.end()}, stream_);
+    EXPECT_CUDA(optimizer::cuda::scale(static_cast<float*>(tensor.data()), count, 1.0F / 3, stream_));
+    for (float& each : due) each *= 1.0F / 3;
+    EXPECT_EQ(std::memcmp(tensor.read(stream_).data(), due.data(), 4 * count), 0) << count;
   }
 }
 
@@ -212,9 +273,9 @@ TEST_F(DevicePasses, OfLambTakeTheHostsStepsFromTheWarmUpIntoTheCompressedStage)
       EXPECT_CUDA(queue->choose_steps(rules, theirs));
       EXPECT_CUDA(queue->run(Pass::kApply, jobs.device));
       if (step % 2 != 0) continue;
-      EXPECT_CUDA(queue->fetch_numbers(theirs));  // a checkpoint, say
+      fetch_numbers(*queue, theirs);  // a checkpoint, say
     }
-    EXPECT_CUDA(queue->fetch_numbers(theirs));
+    fetch_numbers(*queue, theirs);
     for (std::size_t i = 0; i < ours.size(); ++i) {
       EXPECT_EQ(ours[i].coefficient, theirs[i].coefficient) << i;
       EXPECT_EQ(ours[i].average, theirs[i].average) << i;
@@ -234,11 +295,11 @@ TEST_F(DevicePasses, TakeNumbersThatTheHostHasChanged) {
   const auto rules = rules_of(jobs.device, true, false);
   std::vector<LambNumbers> numbers(1);
   for (const double last : {1.0, 0.6}) {
-    EXPECT_CUDA(queue->fetch_numbers(numbers));
+    fetch_numbers(*queue, numbers);
     numbers[0].last_factor = last;
     EXPECT_CUDA(queue->run(Pass::kLambFrozen, jobs.device));
     EXPECT_CUDA(queue->choose_steps(rules, numbers));
-    EXPECT_CUDA(queue->fetch_numbers(numbers));
+    fetch_numbers(*queue, numbers);
     EXPECT_NEAR(numbers[0].last_factor, last, 0.1 * last + 1e-12);
   }
 }
@@ -261,7 +322,7 @@ TEST_F(DevicePasses, WaitForTheDeviceOnlyWhereResultsAreFetched) {
   step();  // would never return if it waited
   EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
   gate.open();
-  EXPECT_CUDA(queue->fetch(jobs.device));
+  fetch(*queue, jobs.device);
 }
 
 }  // namespace

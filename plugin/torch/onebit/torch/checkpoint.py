@@ -6,6 +6,7 @@ where there is one. Parameter groups are JSON, written whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -19,6 +20,7 @@ import torch
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import NativeOptimizer
+from onebit.together import on_all_ranks
 
 _FORMAT = 1
 _SHARED_MEMORY = "/dev/shm"
@@ -86,14 +88,16 @@ def check(parts: Sequence[Mapping[str, Any]], kind: str, comm: Communicator) -> 
     return states
 
 
-def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any]]) -> None:
-    """Loads checked states."""
-    with _directory(sum(2 * state["state"].numel() for state in states)) as directory:
-        for state in states:
-            stem = name.translate({code: "_" for code in [*range(32), ord("/")]})
-            path = Path(directory) / f"{stem}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
-            with path.open("wb") as file:
-                file.write(_bytes(state["state"].cpu().contiguous()))
+def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any]], comm: Communicator) -> None:
+    """Loads checked states. Collective."""
+    with contextlib.ExitStack() as opened:
+        with on_all_ranks(comm, "cannot write out its state_dict"):
+            directory = opened.enter_context(_directory(sum(2 * state["state"].numel() for state in states)))
+            for state in states:
+                stem = name.translate({code: "_" for code in [*range(32), ord("/")]})
+                path = Path(directory) / f"{stem}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+                with path.open("wb") as file:
+                    file.write(_bytes(state["state"].cpu().contiguous()))
         native.load(directory)
 
 

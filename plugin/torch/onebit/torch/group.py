@@ -101,7 +101,7 @@ def broadcast_parameters(parameters: Any, root: int = 0, comm: Optional[Communic
     tensors = list(parameters.state_dict().values()) if isinstance(parameters, torch.nn.Module) else list(parameters)
     with torch.no_grad():
         for tensor in tensors:
-            flat = tensor.detach().contiguous()
+            flat = tensor.detach().cpu().contiguous()
             comm.broadcast(flat.view(-1).view(torch.uint8) if flat.dim() else flat.reshape(1).view(torch.uint8), root)
-            if flat.data_ptr() != tensor.data_ptr():
+            if tensor.device.type != "cpu" or flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat)

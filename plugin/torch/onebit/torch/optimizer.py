@@ -7,6 +7,7 @@ are in memory. Invariant: a step that raises has changed neither parameters nor 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -16,7 +17,8 @@ from onebit._buffers import refuse
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import Info, NativeOptimizer, TensorSpec, group_values, parse_section
-from onebit.torch import checkpoint, parameters
+from onebit.together import on_all_ranks, share
+from onebit.torch import checkpoint, cuda, parameters
 from onebit.torch.agreement import compare_ranks
 from onebit.torch.data_parallel import refuse_reduced, take_over, warn_of_others
 from onebit.torch.group import default_communicator
@@ -81,6 +83,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self._names: List[str] = []
         self._addresses: List[int] = []
         self._masks: List[torch.Tensor] = []
+        self._stream: Optional[cuda.Stream] = None  # of parameters on a CUDA device
         self._hyper: List[Dict[str, Any]] = []  # of each group, when the library's optimizer was made
         self._frozen_out: List[torch.Tensor] = []  # parameters that needed no gradient then
         self._looked = False  # for models that reduce gradients
@@ -124,7 +127,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
             compare_ranks(self.comm, self._names, self._stepped, gradients)
             self._compared = True
         addresses = [None if each is None else each.data_ptr() for each in gradients]
-        self.step_was_skipped = not native.step(addresses, [float(group["lr"]) for group in self.param_groups])
+        with contextlib.nullcontext() if self._stream is None else self._stream.in_order():
+            self.step_was_skipped = not native.step(addresses, [float(group["lr"]) for group in self.param_groups])
         if not self.step_was_skipped:
             _mark_changed(self._stepped)
         return loss
@@ -163,11 +167,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def read_state(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
         """A copy of a parameter's state, fp32: exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (1-bit LAMB)
         or momentum_accumulator (0/1 Adam)."""
-        values = torch.empty_like(parameter, dtype=torch.float32, memory_format=torch.preserve_format)
+        values = torch.empty_like(parameter, device="cpu", dtype=torch.float32, memory_format=torch.preserve_format)
         if self._native is None:
-            return values.zero_()
+            return values.zero_().to(parameter.device)
         self._native.read_state(self._index(parameter), name, values.data_ptr(), values.numel())
-        return values
+        return values.to(parameter.device)
 
     def coefficient(self, parameter: torch.Tensor) -> float:
         """LAMB: what the parameter's learning rate was multiplied with in the last step; 1 for other kinds."""
@@ -188,23 +192,28 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]]) -> None:
-        """Sets groups, parameters and state to what was saved. A local call, which every rank makes.
+        """Sets groups, parameters and state to what was saved. Collective: all ranks load, or none does.
 
         Args:
             state_dict: of this rank, of one rank for all, or a list of those of all old ranks; that is how another number
                 of ranks inherits all residuals.
 
         Raises:
-            OneBitError: DATA_ERROR naming what does not fit. Nothing has changed then.
+            OneBitError: DATA_ERROR naming what does not fit, or the rank that could not load. Nothing has changed then.
             ValueError: the groups are not those of this optimizer. Nothing has changed then.
         """
-        parts = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
-        if not parts:
-            raise ValueError("load_state_dict was given an empty list")
-        states = checkpoint.check(parts, self.kind, self.comm)
+        with on_all_ranks(self.comm, "cannot load its state_dict"):
+            parts = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
+            if not parts:
+                raise ValueError("load_state_dict was given an empty list")
+            states = checkpoint.check(parts, self.kind, self.comm)
+        if len(set(share(self.comm, 1 if states else 0))) > 1:
+            raise OneBitError(
+                Code.DATA_ERROR, "some ranks' state_dicts were saved before the first step, others' after it; no rank loads any"
+            )
 
         def load(native: NativeOptimizer) -> None:
-            checkpoint.unpack(native, self.name, states)
+            checkpoint.unpack(native, self.name, states, self.comm)
 
         self._restore(parts[0]["param_groups"], load if states else None)
 
@@ -224,15 +233,17 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def load(self, directory: str) -> None:
         """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
         here. Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed."""
-        steps, groups = checkpoint.load_groups(directory, self.name)
+        with on_all_ranks(self.comm, f"cannot load what it sees as {directory}"):
+            steps, groups = checkpoint.load_groups(directory, self.name)
 
         def load(native: NativeOptimizer) -> None:
             native.load(directory)
-            if native.info().steps != steps:
-                raise OneBitError(
-                    Code.DATA_ERROR,
-                    f"{directory}: the state is of step {native.info().steps}, the parameter groups are of step {steps}",
-                )
+            with on_all_ranks(self.comm, f"has groups of another step than the state in {directory}"):
+                if native.info().steps != steps:
+                    raise OneBitError(
+                        Code.DATA_ERROR,
+                        f"{directory}: the state is of step {native.info().steps}, the parameter groups are of step {steps}",
+                    )
 
         self._restore(groups, load)
 
@@ -309,7 +320,14 @@ class OneBitOptimizer(torch.optim.Optimizer):
         hyper = [{key: group[key] for key in self._group_keys} for group in self.param_groups]
         for each in hyper:
             each["betas"] = tuple(each["betas"])
-        native = NativeOptimizer(self._config, self.name, [_group_of(each) for each in hyper], specs, self.comm)
+        device = cuda.device_of(stepped)
+        if self._stream is None and device is not None:
+            self._stream = cuda.Stream(self.comm, device)
+        place = None if self._stream is None else self._stream.place
+        own_groups = [_group_of(each) for each in hyper]
+        current: Any = contextlib.nullcontext() if device is None else torch.cuda.device(device)
+        with current:
+            native = NativeOptimizer(self._config, self.name, own_groups, specs, self.comm, place)
         self._native, self._stepped, self._names, self._masks = native, stepped, names, masks
         self._frozen_out, self._hyper = frozen_out, hyper
         self._addresses = [each.data_ptr() for each in stepped]
@@ -322,14 +340,16 @@ class OneBitOptimizer(torch.optim.Optimizer):
         packed = super().state_dict()
         packed["param_groups"] = [dict(group) for group in groups]
         masks = [group.get("exp_avg_mask") for group in self.param_groups]
-        super().load_state_dict(packed)
-        for group, mask in zip(self.param_groups, masks):
-            if mask is not None:
-                group["exp_avg_mask"] = mask
-        if load is None:
-            return
         try:
-            native = self._create()
+            with on_all_ranks(self.comm, "cannot load its parameter groups"):
+                super().load_state_dict(packed)
+                for group, mask in zip(self.param_groups, masks):
+                    if mask is not None:
+                        group["exp_avg_mask"] = mask
+            if load is None:
+                return
+            with on_all_ranks(self.comm, "cannot make its optimizer anew"):
+                native = self._create()
             load(native)
         except BaseException:
             if self._native is not None and self._native is not members[0]:

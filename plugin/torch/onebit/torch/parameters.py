@@ -1,4 +1,5 @@
-"""What onebit can optimise: dense floating-point tensors in host memory, read in the order in which they lie there.
+"""What onebit can optimise: dense floating-point tensors in host memory or on a CUDA device, read in the order in which
+they lie there.
 
 A gradient is read in place where it lies as its parameter does, else copied into that order.
 """
@@ -46,11 +47,8 @@ def check(name: str, parameter: torch.Tensor) -> None:
         raise refuse(f"{what} is of layout {parameter.layout}; only dense ones can be optimised")
     if parameter.device.type == "meta":
         raise refuse(f"{what} is on the meta device: give it memory before the optimizer is made")
-    if parameter.device.type != "cpu":
-        raise refuse(
-            f"{what} is on {parameter.device}: CUDA tensors are not supported yet, this version of onebit optimises models "
-            "in host memory; train on the CPU, or keep your optimizer"
-        )
+    if parameter.device.type not in ("cpu", "cuda"):
+        raise refuse(f"{what} is on {parameter.device}: onebit optimises models in host memory and on CUDA devices")
     if parameter.is_complex():
         raise refuse(f"{what} is complex ({parameter.dtype}): optimise torch.view_as_real of it, a real parameter, instead")
     if not parameter.is_floating_point():
@@ -102,7 +100,8 @@ def digest(tensor: torch.Tensor) -> int:
     count = tensor.numel() * tensor.element_size()
     if count == 0:
         return 0
-    return zlib.crc32((ctypes.c_char * count).from_address(tensor.data_ptr()))
+    on_host = tensor.detach().cpu()  # itself, if it is there
+    return zlib.crc32((ctypes.c_char * count).from_address(on_host.data_ptr()))
 
 
 def named_groups(params: Iterable[Any]) -> List[Any]:

@@ -1,7 +1,7 @@
 // The NCCL that a call was meant for, however the job has loaded it.
 //
-// Names are looked up as pncclX, which every NCCL exports beside ncclX and this library does not define. The
-// library is found, in this order: ONEBIT_NCCL_LIBRARY; what the caller's own object sees (it and what it
+// Names are looked up as pncclX, which every NCCL exports beside ncclX and libonebit-nccl.so does not define.
+// The library is found, in this order: ONEBIT_NCCL_LIBRARY; what the caller's own object sees (it and what it
 // needs: also under RTLD_LOCAL, also when NCCL is linked into it); the next object after this one; any loaded
 // object. A table is kept for each library, never freed, with the library held. Any thread.
 #pragma once
@@ -12,7 +12,7 @@
 
 #include "collective/nccl/nccl_abi.h"
 
-namespace onebit::shim {
+namespace onebit::nccl {
 
 /// ncclUniqueId.
 struct UniqueId {
@@ -35,18 +35,17 @@ struct Config {
 };
 
 struct RealNccl {
-  nccl::Functions functions{};
-  nccl::Result (*get_unique_id)(UniqueId* id) = nullptr;
-  nccl::Result (*init_rank)(nccl::Comm* comm, int ranks, UniqueId id, int rank) = nullptr;
-  nccl::Result (*init_rank_config)(nccl::Comm* comm, int ranks, UniqueId id, int rank,
-                                   Config* config) = nullptr;
-  nccl::Result (*init_rank_scalable)(nccl::Comm* comm, int ranks, int rank, int ids, UniqueId* id,
-                                     Config* config) = nullptr;
-  nccl::Result (*init_all)(nccl::Comm* comms, int devices, const int* list) = nullptr;
-  nccl::Result (*split)(nccl::Comm comm, int color, int key, nccl::Comm* made, Config* config) = nullptr;
-  nccl::Result (*count)(nccl::Comm comm, int* count) = nullptr;
-  nccl::Result (*user_rank)(nccl::Comm comm, int* rank) = nullptr;
-  nccl::Result (*device)(nccl::Comm comm, int* device) = nullptr;
+  Functions functions{};
+  Result (*get_unique_id)(UniqueId* id) = nullptr;
+  Result (*init_rank)(Comm* comm, int ranks, UniqueId id, int rank) = nullptr;
+  Result (*init_rank_config)(Comm* comm, int ranks, UniqueId id, int rank, Config* config) = nullptr;
+  Result (*init_rank_scalable)(Comm* comm, int ranks, int rank, int ids, UniqueId* id,
+                               Config* config) = nullptr;
+  Result (*init_all)(Comm* comms, int devices, const int* list) = nullptr;
+  Result (*split)(Comm comm, int color, int key, Comm* made, Config* config) = nullptr;
+  Result (*count)(Comm comm, int* count) = nullptr;
+  Result (*user_rank)(Comm comm, int* rank) = nullptr;
+  Result (*device)(Comm comm, int* device) = nullptr;
   int version = 0;
 
   /// As in 2.6.4. Since 2.9 the number has one more digit for each part.
@@ -60,5 +59,7 @@ struct RealNccl {
 
 /// For a call that returns to `caller`. Null when there is no NCCL in this process; said once.
 const RealNccl* real_nccl(const void* caller);
+/// Of the library at `path`. Null when it cannot be opened or is no NCCL; said.
+const RealNccl* real_nccl_at(const char* path);
 
-}  // namespace onebit::shim
+}  // namespace onebit::nccl

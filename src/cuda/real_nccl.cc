@@ -1,4 +1,4 @@
-#include "real_nccl.h"
+#include "cuda/real_nccl.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 
-namespace onebit::shim {
+namespace onebit::nccl {
 namespace {
 
 constexpr const char* kProbe = "pncclAllReduce";
@@ -48,12 +48,16 @@ void* probe_any_object() {
   return found;
 }
 
+void* probe_at(const char* path) {
+  void* const found = probe_in(dlopen(path, RTLD_LAZY | RTLD_LOCAL));
+  if (found == nullptr)
+    log(LogLevel::kWarn, "ONEBIT_NCCL_LIBRARY={}: it cannot be opened or is no NCCL", path);
+  return found;
+}
+
 void* find_probe(const void* caller) {
   if (const char* const path = std::getenv("ONEBIT_NCCL_LIBRARY"); path != nullptr && *path != '\0') {
-    void* const found = probe_in(dlopen(path, RTLD_LAZY | RTLD_LOCAL));
-    if (found == nullptr)
-      log(LogLevel::kWarn, "ONEBIT_NCCL_LIBRARY={}: it cannot be opened or is no NCCL", path);
-    return found;
+    return probe_at(path);
   }
   if (const link_map* const object = object_of(caller); object != nullptr) {
     if (void* const found = probe_in(reopen(object->l_name)); found != nullptr) return found;
@@ -69,7 +73,7 @@ void resolve(void* handle, const char* name, Function& function) {
 
 const RealNccl* make_table(void* handle) {
   auto* const table = new RealNccl;
-  nccl::Functions& f = table->functions;
+  Functions& f = table->functions;
   resolve(handle, "pncclGroupStart", f.group_start);
   resolve(handle, "pncclGroupEnd", f.group_end);
   resolve(handle, "pncclSend", f.send);
@@ -93,16 +97,25 @@ const RealNccl* make_table(void* handle) {
   resolve(handle, "pncclCommCount", table->count);
   resolve(handle, "pncclCommUserRank", table->user_rank);
   resolve(handle, "pncclCommCuDevice", table->device);
-  nccl::Result (*get_version)(int*) = nullptr;
+  Result (*get_version)(int*) = nullptr;
   resolve(handle, "pncclGetVersion", get_version);
   if (get_version != nullptr) get_version(&table->version);
   return table;
 }
 
-const RealNccl* find(const void* caller) {
+/// The table of the library that has `probe`.
+const RealNccl* table_of(const void* probe) {
   static std::mutex mutex;
   static auto* const tables = new std::map<link_map*, const RealNccl*>;
-  void* const probe = find_probe(caller);
+  link_map* const object = object_of(probe);
+  const std::lock_guard lock(mutex);
+  const RealNccl*& table = (*tables)[object];
+  if (table == nullptr) table = make_table(reopen(object->l_name));
+  return table;
+}
+
+const RealNccl* find(const void* caller) {
+  const void* const probe = find_probe(caller);
   if (probe == nullptr) {
     static std::atomic<bool> said = false;
     if (!said.exchange(true)) {
@@ -112,14 +125,15 @@ const RealNccl* find(const void* caller) {
     }
     return nullptr;
   }
-  link_map* const object = object_of(probe);
-  const std::lock_guard lock(mutex);
-  const RealNccl*& table = (*tables)[object];
-  if (table == nullptr) table = make_table(reopen(object->l_name));
-  return table;
+  return table_of(probe);
 }
 
 }  // namespace
+
+const RealNccl* real_nccl_at(const char* path) {
+  const void* const probe = probe_at(path);
+  return probe == nullptr ? nullptr : table_of(probe);
+}
 
 const RealNccl* real_nccl(const void* caller) {
   // Calls come from few places, over and over.
@@ -133,4 +147,4 @@ const RealNccl* real_nccl(const void* caller) {
   return entry.table;
 }
 
-}  // namespace onebit::shim
+}  // namespace onebit::nccl
