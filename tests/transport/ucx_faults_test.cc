@@ -315,6 +315,18 @@ TEST_P(UcxFaults, AChildThatDestroysWhatItInheritedLeavesTheConnectionAlone) {
   expect_exchange(pair);
 }
 
+TEST_P(UcxFaults, AChildOfAProcessThatUsesUcxIsToldThatItCannot) {
+  const auto context = make(variant());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto made = variant().make(variant().settings);
+    ::_exit(!made.ok() && made.status().code() == Code::kInvalidUsage ? 7 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
 TEST_P(UcxFaults, AKilledPeerEndsAllRequestsAndIsNamed) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -53,12 +54,26 @@ bool may_set_up_shared_memory() {
   return named != all_but;
 }
 
+/// The cores of this process, and which process that is.
+std::atomic<unsigned> g_cores{0};
+std::atomic<std::uint32_t> g_process{0};
+
 }  // namespace
 
 UcxCore::UcxCore(const Settings& s, const UcxLibrary& library, const UcxWindow& w)
     : ControlledCore(s), window(w), library_(library), id_(random_number()), workers_(kMostWorkers) {}
 
 Status UcxCore::open() {
+  // UCX's own thread, which its connections need, is not in the child, and UCX does not see that.
+  if (g_cores > 0 && g_process != UniqueSocket::process_generation()) {
+    return Status(
+        Code::kInvalidUsage,
+        "UCX was in use in the process that forked this one: it works in one of the two only; start the "
+        "other with exec, or set ONEBIT_TRANSPORT=tcp");
+  }
+  g_process = UniqueSocket::process_generation();
+  ++g_cores;
+  counted_ = true;
   ucp_config_t* config = nullptr;
   ONEBIT_RETURN_IF_ERROR(check(library_.config_read(nullptr, nullptr, &config), "ucp_config_read"));
   // A version without this setting needs none.
@@ -74,6 +89,7 @@ Status UcxCore::open() {
 
 UcxCore::~UcxCore() {
   workers_.clear();
+  if (counted_ && !is_inherited()) --g_cores;
   if (context_ != nullptr && !is_inherited()) library_.cleanup(context_);
 }
 

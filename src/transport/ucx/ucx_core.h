@@ -102,6 +102,7 @@ class UcxCore final : public ControlledCore {
   std::vector<UcxEndpoint*> moved_;
   std::deque<UcxOperation> operations_;
   std::vector<UcxOperation*> free_operations_;
+  bool counted_ = false;
   bool restless_ = false;  ///< a worker had something while it was armed
 };
 
