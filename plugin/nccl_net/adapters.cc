@@ -53,18 +53,10 @@ Result get_properties(int dev, Properties* out) {
     filled.guid = device.guid;
     filled.ptrSupport = device.pointers;
     filled.speed = device.speed_mbps;
-    filled.port = 0;
-    filled.latency = 0;  // NCCL's own figure for networks
     filled.maxComms = kMaxComms;
-    // A message that comes before its receive is kept in the host's memory, from where a GPU's cannot be
-    // reached: so one sender for each connection, whose messages wait.
+    // With GPUs each connection has one sender (receive_comm.h).
     filled.maxRecvs = device.pointers == abi::kPointerHost ? kMaxReceives : 1;
-    if constexpr (requires { filled.netDeviceType; }) {
-      filled.netDeviceType = 0;  // the host's
-      filled.netDeviceVersion = 0;
-    }
-    if constexpr (requires { filled.regIsGlobal; }) filled.regIsGlobal = 0;
-    if constexpr (requires { filled.forceFlush; }) filled.forceFlush = 0;
+    // Zero: port, latency (NCCL has its own figure), type of device (the host's), global regMr, forceFlush.
     if constexpr (requires { filled.vProps; }) {
       filled.vProps.ndevs = static_cast<int>(device.members.size());
       std::copy(device.members.begin(), device.members.end(), filled.vProps.devs);
@@ -206,6 +198,9 @@ Result register_dma_buf(void* comm, void* data, std::size_t size, int /*type*/, 
                         void** mhandle) {
   return registered(comm, mhandle, [&](Comm& of) { return of.register_dma_buf(data, size, {fd, offset}); });
 }
+transport::Memory* memory_of(void** mhandles, int i) noexcept {
+  return mhandles != nullptr ? static_cast<transport::Memory*>(mhandles[i]) : nullptr;
+}
 /// What regMr has made; null is let pass.
 Result deregister_memory(void* /*comm*/, void* mhandle) {
   delete static_cast<transport::Memory*>(mhandle);
@@ -244,10 +239,8 @@ Result irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** mhan
     }
     std::array<ReceiveComm::Wanted, kMaxReceives> wanted;
     for (int i = 0; i < n; ++i) {
-      void* const mhandle = mhandles != nullptr ? mhandles[i] : nullptr;
       wanted[static_cast<std::size_t>(i)] = {data[i], static_cast<std::size_t>(sizes[i]),
-                                             static_cast<Tag>(tags[i]),
-                                             static_cast<transport::Memory*>(mhandle)};
+                                             static_cast<Tag>(tags[i]), memory_of(mhandles, i)};
     }
     ONEBIT_ASSIGN_OR_RETURN(*request, static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
                                           ->receive({wanted.data(), static_cast<std::size_t>(n)}));
@@ -259,21 +252,20 @@ Result irecv_v10(void* comm, int n, void** data, std::size_t* sizes, int* tags, 
   return irecv(comm, n, data, sizes, tags, mhandles, request);
 }
 
-/// Null as the request where there is nothing to wait for, as in the host's memory. The last message that has
-/// bytes stands for all: they came the same way.
+/// A null request: nothing to wait for. The last message with bytes stands for all, which came the same way.
 Result iflush(void* comm, int n, void** data, int* sizes, void** mhandles, void** request) {
   return guarded([&]() -> Status {
     if (comm == nullptr || request == nullptr || (n > 0 && (data == nullptr || sizes == nullptr))) {
       return missing("an argument of iflush");
     }
     *request = nullptr;
-    int last = n - 1;
-    while (last >= 0 && sizes[last] == 0) --last;
-    if (last < 0) return Status();
-    void* const mhandle = mhandles != nullptr ? mhandles[last] : nullptr;
-    ONEBIT_ASSIGN_OR_RETURN(*request, static_cast<ReceiveComm*>(static_cast<Comm*>(comm))
-                                          ->flush(data[last], static_cast<std::size_t>(sizes[last]),
-                                                  static_cast<transport::Memory*>(mhandle)));
+    auto& receiving = *static_cast<ReceiveComm*>(static_cast<Comm*>(comm));
+    for (int i = n - 1; i >= 0; --i) {
+      if (sizes[i] == 0) continue;
+      ONEBIT_ASSIGN_OR_RETURN(
+          *request, receiving.flush(data[i], static_cast<std::size_t>(sizes[i]), memory_of(mhandles, i)));
+      break;
+    }
     return Status();
   });
 }

@@ -258,8 +258,10 @@ std::vector<SettingRow> make_rows() {
        number_parser(&Settings::spin_us, 0, 1'000'000), number_shower(&Settings::spin_us)},
       {"ONEBIT_IB_HCA", "NCCL_IB_HCA",
        "names with commas, each with an optional :port; a leading ^ excludes, = asks for exact names",
-       "The RDMA ports to use, by prefix. Unset: all that are active.", text_parser(&Settings::ib_hca),
-       text_shower(&Settings::ib_hca)},
+       "The RDMA ports to use, by prefix. A rank's connections stripe over up to four of those that are "
+       "named. "
+       "Unset: a rank uses the first that is active, the NCCL plugin offers all.",
+       text_parser(&Settings::ib_hca), text_shower(&Settings::ib_hca)},
       {"ONEBIT_IB_GID_INDEX", "NCCL_IB_GID_INDEX", "a whole number from 0 to 65535; -1 = automatic",
        "Which address of an RDMA port to use. Automatic: of RoCE v2 the first IPv4 one (with "
        "ONEBIT_SOCKET_FAMILY="
@@ -281,9 +283,9 @@ std::vector<SettingRow> make_rows() {
        "How often it sends again before the connection counts as lost.",
        number_parser(&Settings::ib_retries, 0, 7), number_shower(&Settings::ib_retries)},
       {"ONEBIT_IB_QPS_PER_CONNECTION", "NCCL_IB_QPS_PER_CONNECTION", "a whole number from 1 to 16",
-       "Queue pairs for data of each RDMA connection, beside the one for messages. Raise it where the "
-       "network "
-       "spreads load by queue pair.",
+       "Queue pairs for data of each RDMA connection on each of its ports, beside the one for messages. "
+       "Raise "
+       "it where the network spreads load by queue pair.",
        number_parser(&Settings::ib_pairs, 1, 16), number_shower(&Settings::ib_pairs)},
       {"ONEBIT_NET_SPEED", "", "Mbit/s, from 0 to 10000000; 0 = as the system says",
        "What the NCCL plugin tells NCCL of the speed of each interface. For virtual machines, whose "
