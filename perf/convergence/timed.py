@@ -1,7 +1,7 @@
 """How long a training of a larger language model takes over slow links: LAMB whose gradients gloo reduces, and 1-bit LAMB.
 
-Four hosts in network namespaces (perf/lab), each with a link of 1 Gbit/s, one rank a host. The times are of whole trainings,
-from the first step to the last, the warm-up included.
+Hosts in network namespaces (perf/lab), each with a link of 1 Gbit/s, one rank a host: four, and as many as this machine has cores, so
+that each computes as a host of its own would. The times are of whole trainings, from the first step to the last, the warm-up included.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import time
 from pathlib import Path
 from typing import Any, Dict
 
+ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "plugin/torch"), str(Path(__file__).resolve().parents[2] / "plugin/torch/examples")]
+    sys.path[:0] = [str(ROOT / "plugin/torch"), str(ROOT / "plugin/torch/examples")]
 
 import torch
 import train as example
 from torch import nn
 
-RANKS = 4
+RANKS = sorted({4, os.cpu_count() or 1} - {1}, reverse=True)
 RATE = "1gbit"
 STEPS = 60
 WARM_UP = 9  # 15 % of the steps
@@ -84,24 +85,27 @@ def rank_main() -> None:
     comm.close()
 
 
+def run(way: str, ranks: int) -> Dict[str, float]:
+    """What rank 0 says of a training."""
+    words = [str(ROOT / "perf/lab"), "-n", str(ranks), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
+             "OMP_NUM_THREADS=1", "/usr/bin/python3", str(Path(__file__).resolve()), way]  # fmt: skip
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+    lines = [line[line.index("{") :] for line in done.stdout.splitlines() if '"seconds"' in line]
+    if done.returncode != 0 or not lines:
+        sys.exit(f"{way}: the lab ended with status {done.returncode}")
+    found: Dict[str, float] = json.loads(lines[-1])
+    return found
+
+
 def compare() -> None:
-    """Runs both and prints a table."""
-    root = Path(__file__).resolve().parents[2]
-    found: Dict[str, Dict[str, float]] = {}
-    for way in ("gloo", "onebit"):
-        words = [str(root / "perf/lab"), "-n", str(RANKS), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
-                 "OMP_NUM_THREADS=1",
-                 "/usr/bin/python3", str(Path(__file__).resolve()), way]  # fmt: skip
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
-        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if '"seconds"' in line]
-        if done.returncode != 0 or not lines:
-            sys.exit(f"{way}: the lab ended with status {done.returncode}")
-        found[way] = json.loads(lines[-1])
-    gloo, ours = found["gloo"], found["onebit"]
-    print(f"language model of {gloo['parameters'] / 1e6:.1f} million parameters, {RANKS} hosts, {RATE}, {STEPS} steps, warm-up {WARM_UP}")
-    print("| | LAMB, fp32 by gloo | 1-bit LAMB | ratio |\n|---|---|---|---|")
-    for key, unit, scale in (("seconds", "s", 1.0), ("bytes", "MiB sent by a rank", 2.0**20)):
-        print(f"| {unit} | {gloo[key] / scale:.1f} | {ours[key] / scale:.1f} | {gloo[key] / ours[key]:.2f} |")
+    """Runs both ways with each number of hosts, and prints tables."""
+    for ranks in RANKS:
+        gloo, ours = run("gloo", ranks), run("onebit", ranks)
+        print(f"language model of {gloo['parameters'] / 1e6:.1f} million parameters, {ranks} hosts, {RATE}, {STEPS} steps, warm-up {WARM_UP}")
+        print("| | LAMB, fp32 by gloo | 1-bit LAMB | ratio |\n|---|---|---|---|")
+        for key, unit, scale in (("seconds", "s", 1.0), ("bytes", "MiB sent by a rank", 2.0**20)):
+            print(f"| {unit} | {gloo[key] / scale:.1f} | {ours[key] / scale:.1f} | {gloo[key] / ours[key]:.2f} |")
+        print(flush=True)
 
 
 if __name__ == "__main__":
