@@ -52,7 +52,7 @@ class Script(unittest.TestCase):
         status, result, steps = self.run_script()
         self.assertEqual(status, 0)
         self.assertEqual(set(steps.values()), {"passed"})
-        self.assertEqual(len(steps), len(gpu_run.SUITES) + 10)
+        self.assertEqual(len(steps), len(gpu_run.SUITES) + 11)
         self.assertEqual(result["kernels"], {"encode float": {"ratio": 0.5}})
         self.assertEqual([(one["ranks"], one["transport"], one["chunk"]) for one in result["allreduces"]],
                          [(ranks, *way) for ranks in (2, 4) for way in

@@ -1,7 +1,7 @@
 #!/bin/sh
-# preload_test.sh SHIM OPEN_LOCAL LOCAL_JOB OTHER_JOB WITHOUT_NCCL NCCL OLD_JOB NEEDS_MISSING: what LD_PRELOAD does to programs of
-# all kinds.
-shim=$1 open_local=$2 local_job=$3 other_job=$4 without_nccl=$5 nccl=$6 old_job=$7 needs_missing=$8
+# preload_test.sh SHIM OPEN_LOCAL LOCAL_JOB OTHER_JOB WITHOUT_NCCL NCCL OLD_JOB NEEDS_MISSING NET_PLUGIN: what LD_PRELOAD does to
+# programs of all kinds.
+net_plugin=$9 shim=$1 open_local=$2 local_job=$3 other_job=$4 without_nccl=$5 nccl=$6 old_job=$7 needs_missing=$8
 fail() { echo "FAILED: $*"; exit 1; }
 
 # A child that inherits it and never uses NCCL says nothing and ends as ever.
@@ -20,6 +20,12 @@ output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" 2>&1) |
 echo "$output" | grep -q ': 1 calls in 1 bit' || fail "NCCL under RTLD_LOCAL was not compressed: $output"
 output=$(LD_PRELOAD=$shim "$open_local" "$local_job" 2>&1) || fail "passing through under RTLD_LOCAL: $output"
 [ -z "$output" ] || fail "passing through says: $output"
+
+# Beside the net plugin, preloaded too, as NCCL_NET_PLUGIN=STATIC_PLUGIN wants it: both do their work.
+output=$(LD_PRELOAD="$shim $net_plugin" ONEBIT_COMPRESS=all "$open_local" "$local_job" 2>&1) || fail "with the net plugin: $output"
+echo "$output" | grep -q ': 1 calls in 1 bit' || fail "with the net plugin nothing was compressed: $output"
+LD_PRELOAD="$shim $net_plugin" python3 -c 'import ctypes; all = ctypes.CDLL(None); all.ncclNetPlugin_v12; all.ncclAllReduce; all.onebitTagBuffer' ||
+  fail "one of the two hides the other"
 
 # Two NCCLs in one process, neither of which a global lookup finds: each communicator is its own one's.
 output=$(LD_PRELOAD=$shim ONEBIT_COMPRESS=all "$open_local" "$local_job" "$other_job" 2>&1) || fail "two NCCLs: $output"

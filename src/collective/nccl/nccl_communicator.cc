@@ -70,8 +70,7 @@ NcclCommunicator::~NcclCommunicator() {
 std::optional<Residuals> NcclCommunicator::reserve(Shape shape) {
   const DeviceGuard guard(options_.device);
   const Layout whole = layout(shape);
-  if (guard.error() != cudaSuccess || !codec_.reserve(whole) ||
-      !wire_->reserve(whole.staging_bytes())) {
+  if (guard.error() != cudaSuccess || !codec_.reserve(whole) || !wire_->reserve(whole.staging_bytes())) {
     return std::nullopt;
   }
   std::optional<Residuals> made = codec_.make_residuals(whole);
