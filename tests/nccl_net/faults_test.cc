@@ -155,7 +155,7 @@ TEST_P(Faults, AHundredInitsAndFinalizesLeaveNothing) {
     EXPECT_EQ(net.devices(count), Result::kSuccess);
     EXPECT_EQ(count, 1);
   }
-  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_LE(open_descriptors(), descriptors);
 }
 
 TEST_P(FaultsWithoutFinalize, ConnectsThatWereAbortedEndWhenOthersBeginLater) {
