@@ -331,8 +331,11 @@ TEST_P(TransportMessages, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
       ASSERT_TRUE(as[i]->send(sends[i], sent.data(), sent.size(), i, 0).ok());
     }
   }
-  ASSERT_TRUE(drive({context_a.get(), context_b.get()},
-                    [&] { return std::all_of(receives.begin(), receives.end(), has_ended); }));
+  ASSERT_TRUE(drive({context_a.get(), context_b.get()}, [&] {
+    return std::all_of(receives.begin(), receives.end(), has_ended) &&
+           std::none_of(sends.begin(), sends.end(),
+                        [](const Request& send) { return send.state == Request::State::kPending; });
+  }));
   for (std::size_t i = 0; i < kCount; ++i) {
     if (i == 10 || i == 20) {
       EXPECT_TRUE(is_failed(receives[i]));
