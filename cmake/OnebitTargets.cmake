@@ -47,18 +47,6 @@ function(onebit_add_layer name)
                         PRIVATE $<BUILD_INTERFACE:onebit_options>)
 endfunction()
 
-# onebit_add_layer_alone(NAME LAYERS ... LIBRARIES ...)
-# The layer NAME once more, as onebit_NAME_alone, for libraries that get into other programs' processes and must need nothing
-# that these may not have: fmt and spdlog as headers only. LAYERS are layers, LIBRARIES what it links to instead of its own.
-function(onebit_add_layer_alone name)
-  cmake_parse_arguments(arg "" "" "LAYERS;LIBRARIES" ${ARGN})
-  get_target_property(sources onebit_${name} SOURCES)
-  add_library(onebit_${name}_alone STATIC ${sources})
-  target_include_directories(onebit_${name}_alone PUBLIC "${PROJECT_BINARY_DIR}/layers/${name}")
-  list(TRANSFORM arg_LAYERS REPLACE "(.+)" "onebit_\\1_alone")
-  target_link_libraries(onebit_${name}_alone PUBLIC ${arg_LAYERS} ${arg_LIBRARIES} PRIVATE onebit_options)
-endfunction()
-
 # onebit_add_test(NAME SOURCES ... LAYERS ... LIBRARIES ... LABELS ... TIMEOUT seconds)
 # A GoogleTest program NAME, run by ctest as one test. Tests with the label "fast" also run under the sanitizers.
 function(onebit_add_test name)

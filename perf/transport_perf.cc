@@ -11,6 +11,8 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>

@@ -10,6 +10,8 @@
 // latency of plain send and recv of the same size in the same run. `perf/compare --net-plugin` holds
 // bandwidth and CPU time against iperf3. Waiting costs CPU time, too: all of it without --pause, as under
 // NCCL.
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>

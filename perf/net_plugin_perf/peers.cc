@@ -73,8 +73,7 @@ onebit::Result<Plain> Plain::connect(const std::string& host, std::uint16_t port
       ONEBIT_RETURN_IF_ERROR(tune_tcp(made.get(), kSilence, 0, 0));
       return Plain(std::move(made));
     }
-    if (deadline.passed())
-      return Status::system(error, fmt::format("connect to {}", addresses[0].to_string()));
+    if (deadline.passed()) return Status::system(error, formatted("connect to {}", addresses[0].to_string()));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -7,8 +7,7 @@
 namespace onebit::nccl_net {
 
 Comm::Comm(Line line, std::string_view what)
-    : line_(std::move(line)),
-      what_(fmt::format("{} {} over {}", what, line_.endpoint->peer(), line_.device)) {}
+    : line_(std::move(line)), what_(formatted("{} {} over {}", what, line_.endpoint->peer(), line_.device)) {}
 
 Comm::~Comm() = default;
 

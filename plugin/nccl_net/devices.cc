@@ -114,7 +114,7 @@ Result<int> Setup::merge(std::span<const int> members) {
   }
   for (const int member : members) {
     const DeviceProperties& device = devices_[static_cast<std::size_t>(member)];
-    name += fmt::format("{}{}", name.empty() ? "" : "+", device.name);
+    name += formatted("{}{}", name.empty() ? "" : "+", device.name);
     speed += device.speed_mbps;
     pointers &= device.pointers;
     if (pci_path.empty() && device.pci_path != nullptr) pci_path = device.pci_path;
@@ -145,8 +145,8 @@ std::string Setup::describe() const {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (std::size_t i = 0; i < interfaces_.size(); ++i) {
-    text += fmt::format("{}{} ({}, {} Mbit/s)", text.empty() ? "" : ", ", interfaces_[i].name,
-                        interfaces_[i].address.host(), devices_[i].speed_mbps);
+    text += formatted("{}{} ({}, {} Mbit/s)", text.empty() ? "" : ", ", interfaces_[i].name,
+                      interfaces_[i].address.host(), devices_[i].speed_mbps);
   }
   return text;
 }

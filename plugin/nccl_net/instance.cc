@@ -44,7 +44,7 @@ Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<const Setup
   made->device_name_ = made->context_->devices().front().name;
   auto listening = made->context_->listen(0);
   if (!listening.ok()) {
-    return listening.status().with_context(fmt::format("device {}", made->device_name_));
+    return listening.status().with_context(formatted("device {}", made->device_name_));
   }
   made->listener_ = std::move(*listening);
   return made;
@@ -60,7 +60,7 @@ Result<std::unique_ptr<ReceiveComm>> ListenComm::accept() {
   for (;;) {
     auto accepted = next_->accept(*listener_);
     if (!accepted.ok()) {
-      return accepted.status().with_context(fmt::format("accept on device {}", device_name_));
+      return accepted.status().with_context(formatted("accept on device {}", device_name_));
     }
     std::unique_ptr<transport::Endpoint> endpoint = std::move(*accepted);
     if (!endpoint) break;
@@ -151,7 +151,7 @@ Status Instance::go_on(Attempt& attempt) const {
     if (Clock::now() < attempt.next_try) return Status();
     auto started = attempt.context->connect(0, attempt.handle, kHello);
     if (!started.ok()) {
-      return started.status().with_context(fmt::format("connect over {}", attempt.device_name));
+      return started.status().with_context(formatted("connect over {}", attempt.device_name));
     }
     attempt.endpoint = std::move(*started);
     ++attempt.tries;
@@ -162,7 +162,7 @@ Status Instance::go_on(Attempt& attempt) const {
   // may be gone at the next try.
   const Status why = attempt.endpoint->status();
   if (why.code() != Code::kRemoteError || attempt.tries > settings.connect_retries) {
-    return why.with_context(fmt::format("device {}, after {} tries", attempt.device_name, attempt.tries));
+    return why.with_context(formatted("device {}, after {} tries", attempt.device_name, attempt.tries));
   }
   const milliseconds pause(std::uint64_t{settings.connect_retry_ms} * attempt.tries);
   log(LogLevel::kInfo, "{} over {}: next try in {} ms", why.message(), attempt.device_name, pause.count());

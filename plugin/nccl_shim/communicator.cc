@@ -33,7 +33,7 @@ Result<std::shared_ptr<Communicator>> Communicator::create(const RealNccl* real,
   }
   if (!real->is_recent()) {
     made->obstacle_ =
-        fmt::format("NCCL {} has no ncclSend: compressing needs 2.7 or later", real->version_text());
+        formatted("NCCL {} has no ncclSend: compressing needs 2.7 or later", real->version_text());
     log(LogLevel::kWarn, "communicator '{}' is not compressed: {}", made->name(), made->obstacle_);
   } else if (!made->is_everywhere() && made->ranks_ > 1) {
     made->obstacle_ =
@@ -77,9 +77,9 @@ bool Communicator::exact(const Arguments& call, std::string_view reason) {
 }
 
 std::string Communicator::described(const Arguments& call) const {
-  return fmt::format("communicator '{}', rank {}, {} of {} x {}", name(), rank_,
-                     call.scatters ? "reduce-scatter" : "allreduce", call.count,
-                     name_of(static_cast<DataType>(call.type)));
+  return formatted("communicator '{}', rank {}, {} of {} x {}", name(), rank_,
+                   call.scatters ? "reduce-scatter" : "allreduce", call.count,
+                   name_of(static_cast<DataType>(call.type)));
 }
 
 nccl::Result Communicator::call_real(const Arguments& call) const {
@@ -90,8 +90,8 @@ nccl::Result Communicator::call_real(const Arguments& call) const {
 bool Communicator::is_warming_up(const std::string& tag, const Arguments& call) {
   const std::uint32_t calls = settings().settings.warmup_calls;
   if (calls == 0) return false;
-  const std::string key = tag.empty() ? fmt::format("{}:{}:{}:{}", call.scatters, call.count,
-                                                    static_cast<int>(call.type), static_cast<int>(call.op))
+  const std::string key = tag.empty() ? formatted("{}:{}:{}:{}", call.scatters, call.count,
+                                                  static_cast<int>(call.type), static_cast<int>(call.op))
                                       : "tag " + tag;
   std::uint32_t& made = warmup_[key];
   if (made >= calls) return false;
@@ -193,8 +193,8 @@ void Communicator::log_summary() {
   std::string tags;
   for (const auto& [tag, counts] : counts_) {
     compressed += counts.compressed;
-    tags += fmt::format("; {} {} in 1 bit, {} exact", tag.empty() ? kUntagged : std::string_view(tag),
-                        counts.compressed, counts.exact);
+    tags += formatted("; {} {} in 1 bit, {} exact", tag.empty() ? kUntagged : std::string_view(tag),
+                      counts.compressed, counts.exact);
   }
   cuda::CommunicatorStatistics device{};
   if (device_side_ != nullptr) device = settings().library->statistics(device_side_);

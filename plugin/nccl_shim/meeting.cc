@@ -122,7 +122,7 @@ nccl::Result Communicator::exchange(const std::vector<Communicator*>& compared, 
 void Communicator::compare(const std::vector<std::uint64_t>& told) {
   for (std::size_t k = 0; k < told.size(); ++k) {
     if (k % kTold >= kAgreed || told[k] == told[k % kTold]) continue;
-    obstacle_ = fmt::format("rank {} differs from rank 0 in {}", k / kTold, kAgreedNames[k % kTold]);
+    obstacle_ = formatted("rank {} differs from rank 0 in {}", k / kTold, kAgreedNames[k % kTold]);
     log(LogLevel::kWarn, "communicator '{}' of {} ranks is not compressed: {}", name(), ranks_, obstacle_);
     return;
   }

@@ -95,7 +95,7 @@ std::string resolve_tag(std::string_view tag, const void* buffer) {
   if (!tag.empty()) return std::string(tag);
   if (!scopes().empty()) {
     const Scope& scope = scopes().back();
-    return scope.calls == 0 ? scope.tag : fmt::format("{}#{}", scope.tag, scope.calls);
+    return scope.calls == 0 ? scope.tag : formatted("{}#{}", scope.tag, scope.calls);
   }
   Buffers& all = buffers();
   if (!all.any.load(std::memory_order_acquire)) return {};
@@ -106,7 +106,7 @@ std::string resolve_tag(std::string_view tag, const void* buffer) {
   --at;
   const std::size_t offset = address - at->first;
   if (offset >= at->second.bytes) return {};
-  return offset == 0 ? at->second.tag : fmt::format("{}+{}", at->second.tag, offset);
+  return offset == 0 ? at->second.tag : formatted("{}+{}", at->second.tag, offset);
 }
 
 void count_call(std::string_view tag) {

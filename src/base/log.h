@@ -4,10 +4,10 @@
 // Callable from any thread; never throws.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string_view>
 #include <utility>
+
+#include "base/format.h"
 
 namespace onebit {
 
@@ -24,7 +24,7 @@ void log_line(LogLevel level, std::string_view text) noexcept;
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
   if (level > log_level()) return;
-  log_line(level, fmt::format(format, std::forward<Args>(args)...));
+  log_line(level, formatted(format, std::forward<Args>(args)...));
 }
 
 }  // namespace onebit

@@ -19,7 +19,7 @@ namespace {
 
 std::string show_duration(std::chrono::milliseconds value) {
   const auto count = value.count();
-  return count % 1000 == 0 ? fmt::format("{}s", count / 1000) : fmt::format("{}ms", count);
+  return count % 1000 == 0 ? formatted("{}s", count / 1000) : formatted("{}ms", count);
 }
 
 // Makers of the parse/show pair of a row, one a type. M is a pointer to a member of Settings.
@@ -94,7 +94,7 @@ Parse choice_parser(E Settings::*member, std::array<Choice<E>, N> choices) {
       }
     }
     std::string words;
-    for (const auto& choice : choices) words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.word);
+    for (const auto& choice : choices) words += formatted("{}{}", words.empty() ? "" : ", ", choice.word);
     return Status::error(Code::kInvalidArgument, "one of {}", words);
   };
 }
@@ -230,7 +230,7 @@ std::vector<SettingRow> make_rows() {
        "The ports that this rank listens on (a firewall's open range).", parse_port_range,
        [](const Settings& s) {
          return s.port_range.first == 0 ? std::string("0")
-                                        : fmt::format("{}-{}", s.port_range.first, s.port_range.last);
+                                        : formatted("{}-{}", s.port_range.first, s.port_range.last);
        }},
       {"ONEBIT_TCP_FLOWS", "NCCL_NSOCKS_PERTHREAD", "a whole number from 0 to 32; 0 = automatic",
        "TCP connections to each peer. Automatic: 2 up to 16 ranks, else 1. Raise it where one connection "
@@ -417,7 +417,7 @@ std::string print_settings(const Settings& settings) {
     std::string_view origin = "default";
     const bool set = value_of(row, &origin) != nullptr;
     if (row.name == "ONEBIT_SECRET" && !set && !settings.secret.empty()) origin = "ONEBIT_SECRET_FILE";
-    text += fmt::format("{}={}  # {}\n", row.name, row.show(settings), origin);
+    text += formatted("{}={}  # {}\n", row.name, row.show(settings), origin);
   }
   return text;
 }

@@ -18,9 +18,9 @@ std::string settings_markdown() {
       "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
   for (const SettingRow& row : setting_rows()) {
     const std::string shown = row.show(defaults);
-    const std::string alias = row.nccl_name.empty() ? "" : fmt::format(" (or `{}`)", row.nccl_name);
-    text += fmt::format("| `{}`{} | {} | {} | {} |\n", row.name, alias,
-                        shown.empty() ? "unset" : fmt::format("`{}`", shown), row.type, row.meaning);
+    const std::string alias = row.nccl_name.empty() ? "" : formatted(" (or `{}`)", row.nccl_name);
+    text += formatted("| `{}`{} | {} | {} | {} |\n", row.name, alias,
+                      shown.empty() ? "unset" : formatted("`{}`", shown), row.type, row.meaning);
   }
   text +=
       "\n## The rules of ONEBIT_COMPRESS\n\n"

@@ -16,7 +16,7 @@ namespace {
 
 Status set_option(int fd, int level, int option, int value, std::string_view name) {
   if (setsockopt(fd, level, option, &value, sizeof value) == 0) return Status();
-  return Status::system(errno, fmt::format("setsockopt {}={}", name, value));
+  return Status::system(errno, formatted("setsockopt {}={}", name, value));
 }
 
 Result<UniqueSocket> new_socket(sa_family_t family) {
@@ -83,7 +83,7 @@ bool SocketAddress::operator==(const SocketAddress& other) const noexcept {
 
 std::string SocketAddress::to_string() const {
   if (!valid()) return "(no address)";
-  return family() == AF_INET ? fmt::format("{}:{}", host(), port()) : fmt::format("[{}]:{}", host(), port());
+  return family() == AF_INET ? formatted("{}:{}", host(), port()) : formatted("[{}]:{}", host(), port());
 }
 
 std::string SocketAddress::host() const {
@@ -139,10 +139,10 @@ Result<UniqueSocket> listen_on(SocketAddress address, PortRange range, int backl
     if (last_error != EADDRINUSE) break;
   }
   if (from_range) {
-    return Status::system(last_error, fmt::format("listen on {} with a port of ONEBIT_PORT_RANGE={}-{}",
-                                                  address.host(), range.first, range.last));
+    return Status::system(last_error, formatted("listen on {} with a port of ONEBIT_PORT_RANGE={}-{}",
+                                                address.host(), range.first, range.last));
   }
-  return Status::system(last_error, fmt::format("listen on {}", address.to_string()));
+  return Status::system(last_error, formatted("listen on {}", address.to_string()));
 }
 
 Result<UniqueSocket> start_connect(const SocketAddress& destination, const SocketAddress& source) {
@@ -154,7 +154,7 @@ Result<UniqueSocket> start_connect(const SocketAddress& destination, const Socke
     ONEBIT_RETURN_IF_ERROR(
         set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, "IP_BIND_ADDRESS_NO_PORT"));
     if (::bind(fd.get(), from.data(), from.size()) != 0) {
-      return Status::system(errno, fmt::format("bind to source address {}", from.to_string()));
+      return Status::system(errno, formatted("bind to source address {}", from.to_string()));
     }
   }
   int result;
@@ -162,7 +162,7 @@ Result<UniqueSocket> start_connect(const SocketAddress& destination, const Socke
     result = ::connect(fd.get(), destination.data(), destination.size());
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EINPROGRESS && errno != EALREADY) {
-    return Status::system(errno, fmt::format("connect to {}", destination.to_string()));
+    return Status::system(errno, formatted("connect to {}", destination.to_string()));
   }
   return fd;
 }

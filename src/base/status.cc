@@ -29,8 +29,7 @@ std::string_view code_name(Code code) noexcept {
 }
 
 Status Status::system(int errno_value, std::string_view what) {
-  return Status(Code::kSystemError,
-                fmt::format("{}: {}", what, std::generic_category().message(errno_value)));
+  return Status(Code::kSystemError, formatted("{}: {}", what, std::generic_category().message(errno_value)));
 }
 
 const std::string& Status::message() const noexcept {
@@ -40,7 +39,7 @@ const std::string& Status::message() const noexcept {
 
 Status Status::with_context(std::string_view context) const {
   if (ok()) return *this;
-  return Status(error_->code, fmt::format("{}: {}", context, error_->message));
+  return Status(error_->code, formatted("{}: {}", context, error_->message));
 }
 
 }  // namespace onebit

@@ -5,14 +5,14 @@
 // onebit.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cassert>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/format.h"
 
 namespace onebit {
 
@@ -41,7 +41,7 @@ class [[nodiscard]] Status {
   /// An error with a formatted message.
   template <typename... Args>
   static Status error(Code code, fmt::format_string<Args...> format, Args&&... args) {
-    return Status(code, fmt::format(format, std::forward<Args>(args)...));
+    return Status(code, formatted(format, std::forward<Args>(args)...));
   }
   /// A kSystemError ending in the text of `errno_value`, as in "bind to 10.0.0.1:80: Permission denied".
   static Status system(int errno_value, std::string_view what);

@@ -132,7 +132,7 @@ Status Gathering::turn() {
       const Status slow = Status::error(Code::kTimeout, "no handshake within {} s", kHandshakeTime.count());
       if (pending.member && failure.ok()) {
         failure = slow.with_context(
-            fmt::format("rank {} at {}", pending.member->rank, claimed_[pending.member->rank]));
+            formatted("rank {} at {}", pending.member->rank, claimed_[pending.member->rank]));
       }
       turn_away(pending.peer, slow);
       finished = true;
@@ -160,7 +160,7 @@ Status Gathering::accept_new(int listener) {
       ONEBIT_ASSIGN_OR_RETURN(const bool waiting, wait_ready(listener, POLLIN, Deadline::after({})));
       if (!waiting) return Status();
       if (!drop_oldest(accepted.status())) {
-        return accepted.status().with_context(fmt::format("rank 0 at {}", meeting_));
+        return accepted.status().with_context(formatted("rank 0 at {}", meeting_));
       }
       continue;
     }
@@ -192,7 +192,7 @@ void Gathering::turn_away(const SocketAddress& peer, const Status& why) {
   log(LogLevel::kInfo, "rendezvous at {}: turned away {}: {}", meeting_, peer.to_string(), why.message());
   ++turned_away_;
   if (why.code() == Code::kInvalidUsage && reasons_.size() < 3) {
-    reasons_.push_back(fmt::format("{}: {}", peer.host(), why.message()));
+    reasons_.push_back(formatted("{}: {}", peer.host(), why.message()));
   }
 }
 
@@ -236,7 +236,7 @@ Status Gathering::serve(Pending& pending, bool& finished) {
         return Status();
       }
       return step.status().with_context(
-          fmt::format("rank {} at {}", pending.member->rank, claimed_[pending.member->rank]));
+          formatted("rank {} at {}", pending.member->rank, claimed_[pending.member->rank]));
     }
     switch (*step) {
       case Handshake::Step::kWantRead:
@@ -284,7 +284,7 @@ Status Gathering::check_joined(std::size_t rank) {
   Status failure = !frame.ok()                             ? frame.status()
                    : (**frame).type == FrameType::kFailure ? decode_failure((**frame).payload)
                                                            : Status(Code::kDataError, "it spoke out of turn");
-  failure = failure.with_context(fmt::format("rank {} at {} failed during set-up", rank, joined.where));
+  failure = failure.with_context(formatted("rank {} at {} failed during set-up", rank, joined.where));
   joined.stream = FrameStream();
   return failure;
 }
@@ -300,20 +300,20 @@ Status Gathering::missing() const {
       present[ranks_[rank].member.host].push_back(static_cast<int>(rank));
     }
   }
-  std::string text = fmt::format(
-      "{} of {} ranks did not come to rank 0 at {} in time: missing {} {}; here are", absent.size(),
-      ranks_.size(), meeting_, absent.size() == 1 ? "is rank" : "are ranks", ranges_of(absent));
+  std::string text =
+      formatted("{} of {} ranks did not come to rank 0 at {} in time: missing {} {}; here are", absent.size(),
+                ranks_.size(), meeting_, absent.size() == 1 ? "is rank" : "are ranks", ranges_of(absent));
   std::size_t hosts = 0;
   for (const auto& [host, ranks] : present) {
     if (++hosts > 16) {
-      text += fmt::format(", and those of {} more hosts", present.size() - 16);
+      text += formatted(", and those of {} more hosts", present.size() - 16);
       break;
     }
-    text += fmt::format("{} {} ({})", hosts == 1 ? "" : ",", ranges_of(ranks), host);
+    text += formatted("{} {} ({})", hosts == 1 ? "" : ",", ranges_of(ranks), host);
   }
   text += ". Look at the output of the missing ranks; ONEBIT_INIT_TIMEOUT is how long the others wait";
-  if (turned_away_ != 0) text += fmt::format(". {} connections were turned away", turned_away_);
-  for (const std::string& reason : reasons_) text += fmt::format("; {}", reason);
+  if (turned_away_ != 0) text += formatted(". {} connections were turned away", turned_away_);
+  for (const std::string& reason : reasons_) text += formatted("; {}", reason);
   return Status(Code::kTimeout, text);
 }
 

@@ -75,8 +75,8 @@ bool of_family(const SocketAddress& address, SocketFamily family) {
 std::string list_of(const std::vector<Interface>& all) {
   std::string text;
   for (const Interface& interface : all) {
-    text += fmt::format("{}{} ({}{})", text.empty() ? "" : ", ", interface.name, interface.address.host(),
-                        interface.up ? "" : ", down");
+    text += formatted("{}{} ({}{})", text.empty() ? "" : ", ", interface.name, interface.address.host(),
+                      interface.up ? "" : ", down");
   }
   return text.empty() ? "none" : text;
 }

@@ -44,7 +44,7 @@ Result<Connected> try_join(const SocketAddress& master, const SocketAddress& sou
     return Status::error(Code::kTimeout, "connect to {}: no answer (a firewall?)", master.to_string());
   }
   if (const int error = connect_error(fd.get()); error != 0) {
-    return Status::system(error, fmt::format("connect to {}", master.to_string()));
+    return Status::system(error, formatted("connect to {}", master.to_string()));
   }
   ONEBIT_RETURN_IF_ERROR(tune_tcp(fd.get(), std::chrono::seconds(30), 0, 0));
 
@@ -58,7 +58,7 @@ Result<Connected> try_join(const SocketAddress& master, const SocketAddress& sou
       final = handshake.refused();
       // A refusal is about what this rank asked for: usage, not the network.
       return Status(final ? Code::kInvalidUsage : step.status().code(),
-                    fmt::format("{}: {}", master.to_string(), step.status().message()));
+                    formatted("{}: {}", master.to_string(), step.status().message()));
     }
     if (*step == Handshake::Step::kDone) break;
     const short events = *step == Handshake::Step::kWantWrite ? POLLOUT : POLLIN;
@@ -89,11 +89,11 @@ Result<Connected> join_master(const Meeting& meeting, const Key& key, const Memb
       if (joined.ok()) return joined;
       last = joined.status();
       log(LogLevel::kTrace, "rank {}: {}", self.rank, last.message());
-      if (final) return last.with_context(fmt::format("rank {}", self.rank));
+      if (final) return last.with_context(formatted("rank {}", self.rank));
       if (last.code() == Code::kInvalidUsage) {
         if (!foreign_until) foreign_until = Deadline::after(kForeignPatience);
         if (foreign_until->passed()) {
-          return last.with_context(fmt::format("rank {} cannot join rank 0 at {}", self.rank, meeting.name));
+          return last.with_context(formatted("rank {} cannot join rank 0 at {}", self.rank, meeting.name));
         }
       }
     }

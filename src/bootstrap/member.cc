@@ -20,7 +20,7 @@ constexpr std::size_t kFailureMax = std::size_t{32} * 1024;
 }  // namespace
 
 std::string Member::where(std::string_view address) const {
-  return fmt::format("{} ({}, pid {})", address, host, pid);
+  return formatted("{} ({}, pid {})", address, host, pid);
 }
 
 Member this_member(int rank, int world_size, std::string_view job_id, std::chrono::milliseconds patience) {
@@ -116,7 +116,7 @@ std::string ranges_of(const std::vector<int>& ranks) {
     std::size_t last = first;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     if (!text.empty()) text += ", ";
-    text += last == first ? fmt::format("{}", ranks[first]) : fmt::format("{}-{}", ranks[first], ranks[last]);
+    text += last == first ? formatted("{}", ranks[first]) : formatted("{}-{}", ranks[first], ranks[last]);
     first = last + 1;
   }
   return text;

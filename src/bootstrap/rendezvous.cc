@@ -43,7 +43,7 @@ Rendezvous::~Rendezvous() = default;
 Result<std::unique_ptr<Rendezvous>> Rendezvous::join(const Launch& launch, const Settings& settings) {
   ONEBIT_RETURN_IF_ERROR(check_place(launch.rank, launch.world_size));
   const Deadline deadline = Deadline::after(settings.init_timeout);
-  const std::string meeting = fmt::format("{}:{}", launch.master_host, launch.master_port);
+  const std::string meeting = formatted("{}:{}", launch.master_host, launch.master_port);
   const Member self = this_member(launch.rank, launch.world_size, launch.job_id, settings.init_timeout);
   std::unique_ptr<Star> star;
   if (launch.world_size == 1) {

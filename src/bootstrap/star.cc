@@ -34,7 +34,7 @@ std::string_view text_of(const Key& key) {
 }
 
 std::string late(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks));
+  return formatted("{} {}", ranks.size() == 1 ? "rank" : "ranks", ranges_of(ranks));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Star::~Star() {
 }
 
 std::string Star::name(std::size_t rank) const {
-  return fmt::format("rank {} at {}", rank, where_[rank]);
+  return formatted("rank {} at {}", rank, where_[rank]);
 }
 
 Result<std::unique_ptr<Star>> Star::alone(const Settings& settings) {

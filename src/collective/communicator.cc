@@ -290,10 +290,10 @@ Status Communicator::break_with(const Status& status) {
   Status first;
   {
     const std::lock_guard lock(status_mutex_);
-    if (status_.ok()) status_ = status.with_context(fmt::format("communicator '{}'", name_));
+    if (status_.ok()) status_ = status.with_context(formatted("communicator '{}'", name_));
     first = status_;
   }
-  const Status reason(first.code(), fmt::format("rank {} gave up: {}", rank_, status.message()));
+  const Status reason(first.code(), formatted("rank {} gave up: {}", rank_, status.message()));
   for (transport::Endpoint* endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->abort(reason);
   }
@@ -319,7 +319,7 @@ Status Communicator::name_all_failed(const Status& first) {
 Status Communicator::endpoint_failure(const transport::Endpoint& endpoint) const {
   const auto at = std::find(endpoints_.begin(), endpoints_.end(), &endpoint);
   const auto rank = static_cast<std::size_t>(at - endpoints_.begin());
-  return endpoint.status().with_context(fmt::format("rank {} at {}", rank, where_[rank]));
+  return endpoint.status().with_context(formatted("rank {} at {}", rank, where_[rank]));
 }
 
 std::uint64_t Communicator::bytes_moved() const {
@@ -336,9 +336,9 @@ std::string Communicator::describe(std::span<const std::size_t> ranks) const {
   constexpr std::size_t kMost = 8;
   std::string text;
   for (std::size_t i = 0; i < std::min(ranks.size(), kMost); ++i) {
-    text += fmt::format("{}rank {} at {}", i == 0 ? "" : ", ", ranks[i], where_[ranks[i]]);
+    text += formatted("{}rank {} at {}", i == 0 ? "" : ", ", ranks[i], where_[ranks[i]]);
   }
-  if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+  if (ranks.size() > kMost) text += formatted(" and {} more", ranks.size() - kMost);
   return text.empty() ? "nobody" : text;
 }
 

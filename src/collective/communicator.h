@@ -143,7 +143,7 @@ class Communicator {
   template <typename... Arguments>
   void say_call(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     current_call_.clear();
-    fmt::format_to(std::back_inserter(current_call_), format, std::forward<Arguments>(arguments)...);
+    append_formatted(current_call_, format, std::forward<Arguments>(arguments)...);
   }
   /// The peers of the next operation, of the call as described. `bytes` are this rank's, for the way of
   /// waiting.

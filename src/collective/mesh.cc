@@ -25,10 +25,10 @@ std::vector<std::string> common_settings(const std::string& name, const Settings
   constexpr std::string_view kCommon[] = {"ONEBIT_COMPRESS", "ONEBIT_MIN_SIZE", "ONEBIT_BLOCK",
                                           "ONEBIT_SCALE",    "ONEBIT_CHUNK",    "ONEBIT_PIPELINE_DEPTH",
                                           "ONEBIT_TRANSPORT"};
-  std::vector<std::string> lines{fmt::format("communicator name={}", name)};
+  std::vector<std::string> lines{formatted("communicator name={}", name)};
   for (const SettingRow& row : setting_rows()) {
     if (std::find(std::begin(kCommon), std::end(kCommon), row.name) != std::end(kCommon)) {
-      lines.push_back(fmt::format("{}={}", row.name, row.show(settings)));
+      lines.push_back(formatted("{}={}", row.name, row.show(settings)));
     }
   }
   return lines;
@@ -96,8 +96,7 @@ Status Communicator::open_connections(std::span<const std::vector<std::byte>> ha
       return Status(Code::kDataError, "a transport handle of a wrong size");
     std::memcpy(&handle, handles[peer].data(), sizeof handle);
     auto endpoint = context_->connect(0, handle, std::as_bytes(std::span(&my_number, 1)));
-    if (!endpoint.ok())
-      return endpoint.status().with_context(fmt::format("rank {} at {}", peer, where_[peer]));
+    if (!endpoint.ok()) return endpoint.status().with_context(formatted("rank {} at {}", peer, where_[peer]));
     endpoints_[peer] = endpoint->get();
     owned_endpoints_.push_back(std::move(*endpoint));
   }

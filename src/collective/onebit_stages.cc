@@ -85,7 +85,7 @@ Status OneBitStages::reduce(std::size_t chunk) {
   for (std::size_t from = 0; from < ranks_; ++from) {
     const std::byte* piece = frame(from == rank_ ? Slot::kPieceOut : Slot::kPieceIn, from, chunk);
     const auto opened = codec::open_frame({piece, bytes}, range.length, call_.parameters);
-    if (!opened.ok()) return opened.status().with_context(fmt::format("piece of rank {}", from));
+    if (!opened.ok()) return opened.status().with_context(formatted("piece of rank {}", from));
     pieces[from] = *opened;
   }
   float* owner_error = call_.residual->owner_error.data() + own_offset(chunk);
@@ -134,7 +134,7 @@ std::span<std::byte> OneBitStages::result_slot(std::size_t owner, std::size_t ch
 Status OneBitStages::consume(std::size_t owner, std::size_t chunk) {
   const Range range = plan_.chunk(owner, chunk);
   const auto opened = codec::open_frame(result_slot(owner, chunk), range.length, call_.parameters);
-  if (!opened.ok()) return opened.status().with_context(fmt::format("result of rank {}", owner));
+  if (!opened.ok()) return opened.status().with_context(formatted("result of rank {}", owner));
   call_.codec->decode(call_.type, *opened, range.length, call_.parameters,
                       static_cast<std::byte*>(call_.receive) + range.begin * size_of(call_.type));
   return Status();

@@ -161,7 +161,7 @@ Status save_residuals(const ResidualStore& store, std::string_view name, const s
   const std::string path = shard_path(directory, name, kExtension, store.rank(), store.ranks());
   return write_shard(directory, path,
                      [&](ShardWriter& writer) { return write_entries(store, moment, writer); })
-      .with_context(fmt::format("save residuals to {}", path));
+      .with_context(formatted("save residuals to {}", path));
 }
 
 Result<SaveMoment> load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {

@@ -129,7 +129,7 @@ Result<Rules> Rules::parse(std::string_view text) {
     for (const std::string_view condition : split(part, ',')) {
       auto parsed = parse_condition(condition);
       if (!parsed.ok())
-        return parsed.status().with_context(fmt::format("ONEBIT_COMPRESS, rule '{}'", rule.text));
+        return parsed.status().with_context(formatted("ONEBIT_COMPRESS, rule '{}'", rule.text));
       rule.conditions.push_back(std::move(*parsed));
     }
     rules.rules_.push_back(std::move(rule));
@@ -164,9 +164,9 @@ std::string explain(const Decision& decision, const Rules& rules, std::uint64_t 
   using Reason = Decision::Reason;
   switch (decision.reason) {
     case Reason::kRule:
-      return fmt::format("1bit: rule '{}'", rules.text(decision.rule));
+      return formatted("1bit: rule '{}'", rules.text(decision.rule));
     case Reason::kExactRule:
-      return fmt::format("exact: rule '{}'", rules.text(decision.rule));
+      return formatted("exact: rule '{}'", rules.text(decision.rule));
     case Reason::kNoRule:
       return "exact: no rule of ONEBIT_COMPRESS matches";
     case Reason::kOneRank:
@@ -174,12 +174,12 @@ std::string explain(const Decision& decision, const Rules& rules, std::uint64_t 
     case Reason::kNotTagged:
       return "exact: not tagged";
     case Reason::kType:
-      return fmt::format("exact: {} is not a type that is compressed", name_of(facts.type));
+      return formatted("exact: {} is not a type that is compressed", name_of(facts.type));
     case Reason::kEmpty:
       return "exact: there is nothing to reduce";
     case Reason::kTooSmall:
-      return fmt::format("exact: {} bytes are fewer than ONEBIT_MIN_SIZE={}",
-                         facts.count * size_of(facts.type), min_size);
+      return formatted("exact: {} bytes are fewer than ONEBIT_MIN_SIZE={}", facts.count * size_of(facts.type),
+                       min_size);
   }
   return "exact";
 }

@@ -20,7 +20,7 @@ std::string file_stem(std::string_view name) {
   std::string stem;
   for (const char c : name) {
     if (c == '/' || c == '%' || static_cast<unsigned char>(c) < ' ') {
-      stem += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+      stem += formatted("%{:02X}", static_cast<unsigned char>(c));
     } else {
       stem += c;
     }
@@ -133,7 +133,7 @@ Status ShardReader::read_raw(void* data, std::size_t bytes) {
 
 std::string shard_path(const std::string& directory, std::string_view name, std::string_view extension,
                        std::size_t rank, std::size_t ranks) {
-  return fmt::format("{}/{}.rank-{}-of-{}.{}", directory, file_stem(name), rank, ranks, extension);
+  return formatted("{}/{}.rank-{}-of-{}.{}", directory, file_stem(name), rank, ranks, extension);
 }
 
 Result<std::map<std::size_t, std::vector<std::string>>> saved_shards(const std::string& directory,
@@ -141,14 +141,14 @@ Result<std::map<std::size_t, std::vector<std::string>>> saved_shards(const std::
                                                                      std::string_view extension) {
   std::map<std::size_t, std::vector<std::string>> found;
   const std::string prefix = file_stem(name) + ".rank-";
-  const std::string suffix = fmt::format(".{}", extension);
+  const std::string suffix = formatted(".{}", extension);
   std::error_code error;
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
     const std::size_t ranks = ranks_of_file(at->path().filename().string(), prefix, suffix);
     if (ranks != 0) found[ranks].push_back(at->path().string());
   }
-  if (error) return Status::system(error.value(), fmt::format("read directory {}", directory));
+  if (error) return Status::system(error.value(), formatted("read directory {}", directory));
   return found;
 }
 
@@ -156,7 +156,7 @@ Status write_shard(const std::string& directory, const std::string& path,
                    const std::function<Status(ShardWriter&)>& body) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return Status::system(error.value(), fmt::format("make directory {}", directory));
+  if (error) return Status::system(error.value(), formatted("make directory {}", directory));
   const std::string unfinished = path + ".tmp";  // one that a crash has left is written over
   const auto write = [&]() -> Status {
     UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -175,7 +175,7 @@ Status write_shard(const std::string& directory, const std::string& path,
   }
   // The new name must survive a crash of the machine too.
   const UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return Status::system(errno, fmt::format("fsync {}", directory));
+  if (!folder || ::fsync(folder.get()) != 0) return Status::system(errno, formatted("fsync {}", directory));
   return Status();
 }
 

@@ -6,10 +6,9 @@
 // object. A table is kept for each library, never freed, with the library held. Any thread.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 
+#include "base/format.h"
 #include "collective/nccl/nccl_abi.h"
 
 namespace onebit::nccl {
@@ -51,7 +50,7 @@ struct RealNccl {
   /// As in 2.6.4. Since 2.9 the number has one more digit for each part.
   std::string version_text() const {
     const int scale = version < 10000 ? 10 : 100;
-    return fmt::format("{}.{}.{}", version / (100 * scale), version / 100 % scale, version % 100);
+    return formatted("{}.{}.{}", version / (100 * scale), version / 100 % scale, version % 100);
   }
   /// Whether it has all that a compressed allreduce needs (2.7 and later).
   bool is_recent() const { return functions.send != nullptr && functions.receive != nullptr; }

@@ -48,7 +48,7 @@ struct ResidualHeader {
 inline std::string describe_tensors(const Layout& layout) {
   std::string text;
   for (const TensorSpec& tensor : layout.tensors())
-    text += fmt::format("'{}' of {} elements\n", tensor.name, tensor.count);
+    text += formatted("'{}' of {} elements\n", tensor.name, tensor.count);
   return text;
 }
 

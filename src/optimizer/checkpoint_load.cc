@@ -43,8 +43,8 @@ std::string different_tensor(std::string_view saved, std::string_view here) {
     const std::string_view a = saved.substr(0, saved.find('\n'));
     const std::string_view b = here.substr(0, here.find('\n'));
     if (a != b) {
-      return fmt::format("it has tensor {} where this optimizer has {}", a.empty() ? "(none)" : a,
-                         b.empty() ? "(none)" : b);
+      return formatted("it has tensor {} where this optimizer has {}", a.empty() ? "(none)" : a,
+                       b.empty() ? "(none)" : b);
     }
     saved.remove_prefix(a.size() + 1);
     here.remove_prefix(b.size() + 1);

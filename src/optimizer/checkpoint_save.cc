@@ -105,7 +105,7 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
         core.options().name);
     exchange.clear_residuals();
   }
-  return collective::write_shard(directory, path, write).with_context(fmt::format("save to {}", path));
+  return collective::write_shard(directory, path, write).with_context(formatted("save to {}", path));
 }
 
 }  // namespace onebit::optimizer

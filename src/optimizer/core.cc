@@ -53,8 +53,7 @@ Result<std::unique_ptr<Core>> Core::create(const Options& options, std::vector<T
 Status Core::allocate() {
   const std::size_t elements = layout_.elements();
   for (const TensorSpec& tensor : layout_.tensors()) {
-    ONEBIT_RETURN_IF_ERROR(
-        check_memory(tensor, space()).with_context(fmt::format("tensor '{}'", tensor.name)));
+    ONEBIT_RETURN_IF_ERROR(check_memory(tensor, space()).with_context(formatted("tensor '{}'", tensor.name)));
   }
   ONEBIT_ASSIGN_OR_RETURN(x_, Array::create(space(), elements));
   ONEBIT_ASSIGN_OR_RETURN(m_, Array::create(space(), elements));
@@ -90,7 +89,7 @@ Status Core::allocate() {
   if (alone() || !options_.compresses()) return Status();
   for (const Layout::Unit& unit : layout_.units()) {
     ONEBIT_RETURN_IF_ERROR(
-        exchange_->add_unit(fmt::format("{}/{}", options_.name, exchange_->units()), unit.padded, compat()));
+        exchange_->add_unit(formatted("{}/{}", options_.name, exchange_->units()), unit.padded, compat()));
   }
   return Status();
 }
@@ -200,7 +199,7 @@ Status Core::set_gradients(std::span<const void* const> gradients) {
     if (job.gradient == nullptr || job.gradient == checked_gradients_[i] || job.count == 0) continue;
     const Status status = space().check(job.gradient, size_of(job.gradient_type));
     if (!status.ok()) {
-      return status.with_context(fmt::format("the gradient of tensor '{}'", layout_.tensors()[i].name));
+      return status.with_context(formatted("the gradient of tensor '{}'", layout_.tensors()[i].name));
     }
     checked_gradients_[i] = job.gradient;
   }

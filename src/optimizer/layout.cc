@@ -38,9 +38,9 @@ Result<Layout> Layout::create(const Options& options, std::vector<TensorSpec> te
   std::set<std::string> names;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     TensorSpec& tensor = tensors[i];
-    if (tensor.name.empty()) tensor.name = fmt::format("tensor {}", i);
+    if (tensor.name.empty()) tensor.name = formatted("tensor {}", i);
     if (const Status status = check_tensor(tensor, groups); !status.ok()) {
-      return status.with_context(fmt::format("tensor {} '{}'", i, tensor.name));
+      return status.with_context(formatted("tensor {} '{}'", i, tensor.name));
     }
     if (!names.insert(tensor.name).second) {
       return Status::error(Code::kInvalidArgument, "two tensors are named '{}'", tensor.name);
@@ -83,31 +83,31 @@ Result<Layout> Layout::create(const Options& options, std::vector<TensorSpec> te
 
 std::vector<std::string> Layout::describe(const Options& options) const {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("optimizer {} '{}'{}, freeze_step {}, gradient_clipping {}",
-                              name_of(options.kind), options.name,
-                              options.deepspeed_compat ? " in deepspeed_compat" : "", options.freeze_step,
-                              options.gradient_clipping));
+  lines.push_back(formatted("optimizer {} '{}'{}, freeze_step {}, gradient_clipping {}",
+                            name_of(options.kind), options.name,
+                            options.deepspeed_compat ? " in deepspeed_compat" : "", options.freeze_step,
+                            options.gradient_clipping));
   if (options.compresses() && !options.deepspeed_compat) {
-    lines.push_back(fmt::format("bound_moves {}", options.bound_moves));
+    lines.push_back(formatted("bound_moves {}", options.bound_moves));
   }
-  lines.push_back(fmt::format("bias_correction {}, coeff_beta {}, factors {} to {} by {}",
-                              options.bias_correction, options.coeff_beta, options.factor_min,
-                              options.factor_max, options.factor_threshold));
+  lines.push_back(formatted("bias_correction {}, coeff_beta {}, factors {} to {} by {}",
+                            options.bias_correction, options.coeff_beta, options.factor_min,
+                            options.factor_max, options.factor_threshold));
   lines.push_back(
-      fmt::format("var_freeze_step {}, var_update_scaler {}, local_step_scaler {}, local_step_clipper {}",
-                  options.var_freeze_step, options.var_update_scaler, options.local_step_scaler,
-                  options.local_step_clipper));
+      formatted("var_freeze_step {}, var_update_scaler {}, local_step_scaler {}, local_step_clipper {}",
+                options.var_freeze_step, options.var_update_scaler, options.local_step_scaler,
+                options.local_step_clipper));
   for (std::size_t i = 0; i < std::max<std::size_t>(1, options.groups.size()); ++i) {
     const GroupOptions& group = options.group(i);
-    lines.push_back(fmt::format("group {}: betas {} {}, eps {}, weight_decay {}, coefficients {} to {}", i,
-                                group.beta1, group.beta2, group.eps, group.weight_decay, group.min_coeff,
-                                group.max_coeff));
+    lines.push_back(formatted("group {}: betas {} {}, eps {}, weight_decay {}, coefficients {} to {}", i,
+                              group.beta1, group.beta2, group.eps, group.weight_decay, group.min_coeff,
+                              group.max_coeff));
   }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorSpec& tensor = tensors_[i];
-    lines.push_back(fmt::format("tensor {} '{}' of {} x {}, group {}{}", i, tensor.name, tensor.count,
-                                onebit::name_of(tensor.type), tensor.group,
-                                tensor.mask == nullptr ? "" : ", masked"));
+    lines.push_back(formatted("tensor {} '{}' of {} x {}, group {}{}", i, tensor.name, tensor.count,
+                              onebit::name_of(tensor.type), tensor.group,
+                              tensor.mask == nullptr ? "" : ", masked"));
   }
   return lines;
 }

@@ -123,10 +123,10 @@ Status Optimizer::explain_difference(Plan plan) {
   constexpr std::size_t kBytes = 256;
   const std::size_t ranks = core_->exchange().ranks();
   constexpr std::array<const char*, 3> kPlans{"full precision", "1 bit", "local"};
-  std::string mine =
-      fmt::format("step {} ({}, {}), learning rates {}", core_->step + 1,
-                  stage() == Stage::kWarmUp ? "warm-up" : "compressed stage",
-                  kPlans[static_cast<std::size_t>(plan)], fmt::join(core_->learning_rates(), " "));
+  std::string mine = formatted("step {} ({}, {}), learning rates", core_->step + 1,
+                               stage() == Stage::kWarmUp ? "warm-up" : "compressed stage",
+                               kPlans[static_cast<std::size_t>(plan)]);
+  for (const double rate : core_->learning_rates()) append_formatted(mine, " {}", rate);
   mine.resize(kBytes);
   std::string all(ranks * kBytes, '\0');
   ONEBIT_RETURN_IF_ERROR(core_->exchange().all_gather(mine.data(), all.data(), kBytes));
@@ -144,7 +144,8 @@ Status Optimizer::explain_difference(Plan plan) {
 Status Optimizer::compare_tensors() {
   auto lines = core_->layout().describe(options());
   if (std::string own = core_->exchange().describe(); !own.empty()) lines.push_back(std::move(own));
-  const std::string mine = fmt::format("{}\n", fmt::join(lines, "\n"));
+  std::string mine;
+  for (const std::string& line : lines) append_formatted(mine, "{}\n", line);
   Exchange& exchange = core_->exchange();
   const std::array<std::uint64_t, 2> digest{mine.size(), XXH64(mine.data(), mine.size(), 0)};
   std::vector<std::array<std::uint64_t, 2>> digests(exchange.ranks());

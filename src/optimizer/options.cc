@@ -93,7 +93,7 @@ Status validate(const Options& options) {
     ONEBIT_RETURN_IF_ERROR(check_group(options, options.all));
   }
   for (std::size_t i = 0; i < options.groups.size(); ++i) {
-    ONEBIT_RETURN_IF_ERROR(check_group(options, options.groups[i]).with_context(fmt::format("group {}", i)));
+    ONEBIT_RETURN_IF_ERROR(check_group(options, options.groups[i]).with_context(formatted("group {}", i)));
   }
   ONEBIT_RETURN_IF_ERROR(check("gradient_clipping", options.gradient_clipping, kNotNegative));
   if (options.compresses() && options.bias_correction) {

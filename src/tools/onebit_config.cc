@@ -1,5 +1,7 @@
 // onebit_config: shows the settings that a communicator would use now, or docs/settings.md.
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

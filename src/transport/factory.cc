@@ -63,7 +63,7 @@ Result<const Transport*> find(std::string_view name) {
   std::string names;
   for (const Transport& transport : kTransports) {
     if (transport.name == name) return &transport;
-    names += fmt::format(", {}", transport.name);
+    names += formatted(", {}", transport.name);
   }
   return Status::error(
       Code::kInvalidUsage,
@@ -95,10 +95,10 @@ std::string obstacle(std::string_view name, std::span<const std::vector<std::byt
   const Ability first = ability_in(offers.front(), name);
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     const Ability ability = ability_in(offers[rank], name);
-    const std::string who = offers.size() > 1 ? fmt::format("rank {}: ", rank) : std::string();
-    if (!ability.usable) return fmt::format("{}{}", who, ability.fabric);
+    const std::string who = offers.size() > 1 ? formatted("rank {}: ", rank) : std::string();
+    if (!ability.usable) return formatted("{}{}", who, ability.fabric);
     if (ability.fabric != first.fabric) {
-      return fmt::format("rank 0 is on {}, rank {} on {}", first.fabric, rank, ability.fabric);
+      return formatted("rank 0 is on {}, rank {} on {}", first.fabric, rank, ability.fabric);
     }
   }
   return std::string();
@@ -111,7 +111,7 @@ std::vector<std::byte> offer(const Settings& settings) {
   for (const Transport& transport : kTransports) {
     if (transport.ability == nullptr) continue;
     const Ability ability = transport.ability(settings);
-    text += fmt::format("{}{}{}\n", transport.name, ability.usable ? kUsable : kUnusable, ability.fabric);
+    text += formatted("{}{}{}\n", transport.name, ability.usable ? kUsable : kUnusable, ability.fabric);
   }
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
@@ -120,17 +120,17 @@ std::vector<std::byte> offer(const Settings& settings) {
 Result<Choice> choose(const Settings& settings, std::span<const std::vector<std::byte>> offers) {
   if (settings.transport != "auto") {
     ONEBIT_RETURN_IF_ERROR(find(settings.transport).status());
-    return Choice{settings.transport, fmt::format("ONEBIT_TRANSPORT={}", settings.transport)};
+    return Choice{settings.transport, formatted("ONEBIT_TRANSPORT={}", settings.transport)};
   }
   std::string why;
   for (const Transport& transport : kTransports) {
     if (transport.ability == nullptr) continue;
     const std::string missing = obstacle(transport.name, offers);
     if (missing.empty()) {
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", ability_in(offers.front(), transport.name).fabric);
+      why += formatted("{}{}", why.empty() ? "" : "; ", ability_in(offers.front(), transport.name).fabric);
       return Choice{std::string(transport.name), why};
     }
-    why += fmt::format("{}not {} ({})", why.empty() ? "" : "; ", transport.name, missing);
+    why += formatted("{}not {} ({})", why.empty() ? "" : "; ", transport.name, missing);
   }
   return Status::error(Code::kDataError, "no transport for all ranks: {}", why);
 }

@@ -137,9 +137,9 @@ TEST(Sockets, APortRangeIsKeptAndItsExhaustionNamed) {
   ASSERT_TRUE(first.ok());
   const std::uint16_t taken = local_address(first->get())->port();
   const auto none = listen_on(address("127.0.0.1", 0), {taken, taken});
-  EXPECT_THAT(none.status().message(), HasSubstr(fmt::format("ONEBIT_PORT_RANGE={0}-{0}", taken)));
+  EXPECT_THAT(none.status().message(), HasSubstr(formatted("ONEBIT_PORT_RANGE={0}-{0}", taken)));
   EXPECT_THAT(listen_on(address("127.0.0.1", taken), {}).status().message(),
-              HasSubstr(fmt::format("127.0.0.1:{}", taken)));
+              HasSubstr(formatted("127.0.0.1:{}", taken)));
 }
 
 TEST(Deadline, GivesPollWhatIsLeft) {

@@ -155,7 +155,7 @@ TEST(Settings, PrintingShowsEveryRowWithItsOrigin) {
 TEST(Settings, TheDocumentationHasOneProperTableRowForEach) {
   const std::string text = settings_markdown();
   for (const SettingRow& row : setting_rows()) {
-    const auto at = text.find(fmt::format("\n| `{}`", row.name));
+    const auto at = text.find(formatted("\n| `{}`", row.name));
     ASSERT_NE(std::string::npos, at) << row.name;
     std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
     int bars = 0;

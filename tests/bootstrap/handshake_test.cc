@@ -206,7 +206,7 @@ TEST(Handshake, TellsBothEndsThatTheirVersionsDiffer) {
     if (offset == 8) byte = 9;  // each end believes that the other speaks version 9
   };
   session.run();
-  const std::string ours = fmt::format("this library version {}", kHandshakeVersion);
+  const std::string ours = formatted("this library version {}", kHandshakeVersion);
   for (const Status& status : {session.client, session.server}) {
     EXPECT_EQ(Code::kInvalidUsage, status.code());
     EXPECT_THAT(status.message(), HasSubstr("version 9"));

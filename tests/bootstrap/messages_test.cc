@@ -32,7 +32,7 @@ TEST(Messages, AMemberReadsBackAsWritten) {
   EXPECT_EQ(member.version, read->version);
   EXPECT_EQ("node3", read->host);
   EXPECT_EQ(1234, read->patience.count());
-  EXPECT_EQ(fmt::format("10.0.0.3 (node3, pid {})", member.pid), read->where("10.0.0.3"));
+  EXPECT_EQ(formatted("10.0.0.3 (node3, pid {})", member.pid), read->where("10.0.0.3"));
 }
 
 TEST(Messages, AMemberFitsAHandshakeWhateverItsNames) {

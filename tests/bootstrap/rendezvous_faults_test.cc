@@ -78,7 +78,7 @@ TEST(WrongRanks, TwoWithOneNumberFailTheJobAtOnceAndAllAreTold) {
   for (const Status& status : results) {
     EXPECT_EQ(Code::kInvalidUsage, status.code()) << status.message();
     EXPECT_THAT(status.message(), AllOf(HasSubstr("two processes claim to be rank 2"),
-                                        HasSubstr(fmt::format("pid {}", ::getpid()))));
+                                        HasSubstr(formatted("pid {}", ::getpid()))));
   }
 }
 
@@ -109,7 +109,7 @@ TEST(MissingRanks, AMasterThatIsNotThereIsNamedWithTheReason) {
   const Status status = join_and_gather(launch_of(1, 2, port), patience(milliseconds(500)));
   EXPECT_EQ(Code::kTimeout, status.code());
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr(fmt::format("127.0.0.1:{}", port)), HasSubstr("Connection refused"),
+              AllOf(HasSubstr(formatted("127.0.0.1:{}", port)), HasSubstr("Connection refused"),
                     HasSubstr("ONEBIT_INIT_TIMEOUT"), HasSubstr("firewall")));
 
   const auto id = create_unique_id(plenty());
@@ -153,7 +153,7 @@ TEST(DyingRanks, ARankKilledDuringSetUpIsNamedToAll) {
   ::close(report[1]);
   EXPECT_EQ(Code::kRemoteError, results[0].code());
   EXPECT_THAT(results[0].message(),
-              AllOf(HasSubstr("rank 1 at 127.0.0.1 ("), HasSubstr(fmt::format("pid {})", child)),
+              AllOf(HasSubstr("rank 1 at 127.0.0.1 ("), HasSubstr(formatted("pid {})", child)),
                     HasSubstr("failed during set-up")));
   EXPECT_EQ(results[0].message(), results[1].message());
 }

@@ -31,7 +31,7 @@ class Meeting {
     EXPECT_TRUE(rendezvous.own_address().valid());
     EXPECT_EQ(0, rendezvous.own_address().port());
     for (int rank = 0; rank < world_size_; ++rank) {
-      EXPECT_THAT(rendezvous.where(rank), HasSubstr(fmt::format("pid {})", ::getpid())));
+      EXPECT_THAT(rendezvous.where(rank), HasSubstr(formatted("pid {})", ::getpid())));
     }
     EXPECT_EQ("(no such rank)", rendezvous.where(world_size_));
     EXPECT_EQ("(no such rank)", rendezvous.where(-1));
@@ -287,7 +287,7 @@ TEST(UniqueId, HoldsIPv6AddressesAndPortsOfTheRange) {
   ASSERT_TRUE(id.ok()) << id.status().message();
   const auto contents = read_unique_id(*id);
   ASSERT_TRUE(contents.ok());
-  EXPECT_EQ(fmt::format("[::1]:{}", port), contents->addresses.front().to_string());
+  EXPECT_EQ(formatted("[::1]:{}", port), contents->addresses.front().to_string());
   EXPECT_THAT(create_unique_id(settings).status().message(), HasSubstr("ONEBIT_PORT_RANGE"));
 }
 

@@ -28,8 +28,8 @@ struct Case {
 };
 
 void expect_simulated(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} ranks, {} x {} {}, block {}, mean {}, {}", c.ranks, c.count, name_of(c.type),
-                           name_of(c.op), c.block, c.mean, c.more));
+  SCOPED_TRACE(formatted("{} ranks, {} x {} {}, block {}, mean {}, {}", c.ranks, c.count, name_of(c.type),
+                         name_of(c.op), c.block, c.mean, c.more));
   constexpr int kCalls = 4;
   const auto ranks = static_cast<std::size_t>(c.ranks);
   std::vector<std::vector<std::byte>> expected;
@@ -42,8 +42,8 @@ void expect_simulated(const Case& c) {
   }
   RankOptions options;
   options.settings =
-      fmt::format("ONEBIT_MIN_SIZE=0\nONEBIT_BLOCK={}\nONEBIT_SCALE={}\n{}",
-                  c.block == 0 ? "whole" : std::to_string(c.block), c.mean ? "mean" : "rms", c.more);
+      formatted("ONEBIT_MIN_SIZE=0\nONEBIT_BLOCK={}\nONEBIT_SCALE={}\n{}",
+                c.block == 0 ? "whole" : std::to_string(c.block), c.mean ? "mean" : "rms", c.more);
   run_ranks(
       c.ranks,
       [&](int rank, onebitComm_t comm) {

@@ -50,7 +50,7 @@ TEST(DamagedFile, WithAnyByteChangedIsRefused) {
   const std::string whole = read_bytes(path);
   for (std::size_t at = 0; at < whole.size(); at += at < 200 || at + 20 > whole.size() ? 1 : 53) {
     for (const int flip : {1, 0x80, 0xFF}) {
-      SCOPED_TRACE(fmt::format("byte {} xor {}", at, flip));
+      SCOPED_TRACE(formatted("byte {} xor {}", at, flip));
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ flip);
       write_bytes(path, damaged);

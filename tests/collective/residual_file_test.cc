@@ -67,7 +67,7 @@ TEST(ResidualFile, OfNoTagsIsAFileToo) {
 TEST(Resharding, NeitherLosesNorDoublesWhatIsOwed) {
   for (const auto& [before, after] :
        {std::pair<std::size_t, std::size_t>{4, 2}, {2, 4}, {3, 5}, {8, 1}, {1, 3}, {5, 8}}) {
-    SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
+    SCOPED_TRACE(formatted("{} ranks, then {}", before, after));
     const TemporaryDirectory directory;
     save_all(directory, before);
     std::vector<ResidualStore> old_stores;

@@ -52,7 +52,7 @@ inline void expect_equal(const ResidualStore& a, const ResidualStore& b) {
 }
 
 inline std::string file_of(const TemporaryDirectory& directory, std::size_t rank, std::size_t ranks) {
-  return fmt::format("{}/dp.rank-{}-of-{}.residuals", directory.path(), rank, ranks);
+  return formatted("{}/dp.rank-{}-of-{}.residuals", directory.path(), rank, ranks);
 }
 
 constexpr SaveMoment kMoment{11, 22};

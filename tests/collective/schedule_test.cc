@@ -246,7 +246,7 @@ TEST(Schedule, EndsInEveryOrderOfEvents) {
     for (const std::size_t chunks : {1, 2, 7, 20}) {
       for (const std::size_t depth : {1, 2, 4, 64}) {
         for (std::uint64_t seed = 0; seed < 20; ++seed) {
-          SCOPED_TRACE(fmt::format("{} ranks, {} chunks, depth {}, seed {}", ranks, chunks, depth, seed));
+          SCOPED_TRACE(formatted("{} ranks, {} chunks, depth {}, seed {}", ranks, chunks, depth, seed));
           run(ranks, chunks, depth, false, seed, seed % 2 == 0);
           if (HasFatalFailure() || HasFailure()) return;
         }
@@ -259,7 +259,7 @@ TEST(Schedule, EndsWhenResultsComeOnlyAfterAllPieces) {
   for (const std::size_t ranks : {2, 3, 5}) {
     for (const std::size_t chunks : {1, 2, 9}) {
       for (std::uint64_t seed = 0; seed < 20; ++seed) {
-        SCOPED_TRACE(fmt::format("{} ranks, {} chunks, seed {}", ranks, chunks, seed));
+        SCOPED_TRACE(formatted("{} ranks, {} chunks, seed {}", ranks, chunks, seed));
         run(ranks, chunks, chunks, true, seed, seed % 2 == 0);
         if (HasFatalFailure() || HasFailure()) return;
       }

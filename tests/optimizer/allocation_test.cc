@@ -111,7 +111,7 @@ TEST(Step, OfSeveralRanksAllocatesNothing) {
       options.gradient_clipping = 1;
       for (const int ranks : {2, 3, 4}) {
         for (const auto& sizes : {kOddSizes, std::vector<std::size_t>{200'000, 7, 60'000}}) {
-          SCOPED_TRACE(fmt::format("{}, compat {}, {} ranks", name_of(kind), compat, ranks));
+          SCOPED_TRACE(formatted("{}, compat {}, {} ranks", name_of(kind), compat, ranks));
           ASSERT_TRUE(
               ok(run_local_ranks(ranks, "ONEBIT_THREADS=2", [&](int, collective::Communicator& communicator) {
                 return step_and_count(options, sizes, communicator);

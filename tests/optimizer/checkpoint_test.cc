@@ -26,7 +26,7 @@ using collective::Communicator;
 using ::testing::HasSubstr;
 
 std::string file_of(const TemporaryDirectory& directory, int rank, int ranks) {
-  return fmt::format("{}/optimizer.rank-{}-of-{}.optimizer", directory.path(), rank, ranks);
+  return formatted("{}/optimizer.rank-{}-of-{}.optimizer", directory.path(), rank, ranks);
 }
 
 /// Trains to `steps` and saves.
@@ -65,7 +65,7 @@ TEST(Checkpoint, LetsTheSameRanksGoOnBitForBit) {
         options.gradient_clipping = 1;
         const auto due = train(ranks, options, kEnd);
         for (const int at : {0, 1, 7, 19, 20, 21, 31, 43, 53}) {
-          SCOPED_TRACE(fmt::format("{}, compat {}, {} ranks, step {}", name_of(kind), original, ranks, at));
+          SCOPED_TRACE(formatted("{}, compat {}, {} ranks, step {}", name_of(kind), original, ranks, at));
           const TemporaryDirectory directory;
           train_and_save(directory, options, ranks, at);
           std::vector<std::vector<float>> ends(static_cast<std::size_t>(ranks));
@@ -124,7 +124,7 @@ TEST(Checkpoint, LetsAnotherNumberOfRanksGoOn) {
       for (const auto& [from, to] : {std::pair{4, 1}, {1, 3}, {2, 5}, {8, 3}, {3, 7}}) {
         for (const int at : {10, 25, 50, 53}) {
           SCOPED_TRACE(
-              fmt::format("{}, compat {}, {} to {} ranks, step {}", name_of(kind), original, from, to, at));
+              formatted("{}, compat {}, {} to {} ranks, step {}", name_of(kind), original, from, to, at));
           Options options = short_options(kind);
           options.deepspeed_compat = original;
           const TemporaryDirectory directory;

@@ -22,7 +22,7 @@ constexpr int kRanks = 3;
 constexpr int kSaved = 25;
 
 std::string file_of(const TemporaryDirectory& directory, int rank, int ranks = kRanks) {
-  return fmt::format("{}/optimizer.rank-{}-of-{}.optimizer", directory.path(), rank, ranks);
+  return formatted("{}/optimizer.rank-{}-of-{}.optimizer", directory.path(), rank, ranks);
 }
 
 void train_and_save(const TemporaryDirectory& directory, const Options& options, int steps,
@@ -117,7 +117,7 @@ TEST(CollectiveLoad, WhereOneRankSeesAnotherMomentLoadsNowhere) {
     for (const Status& status : said) {
       EXPECT_EQ(status.code(), Code::kDataError);
       EXPECT_THAT(status.message(), AllOf(HasSubstr("different moments"), HasSubstr("step 25 of 3 ranks"),
-                                          HasSubstr(fmt::format("step 26 of {} ranks", ranks))));
+                                          HasSubstr(formatted("step 26 of {} ranks", ranks))));
     }
   }
 }

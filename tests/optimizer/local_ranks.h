@@ -57,7 +57,7 @@ inline Status run_local_ranks(int ranks, const std::string& lines,
         status = Status(Code::kInternalError, error.what());
       }
       const std::lock_guard lock(mutex);
-      if (first.ok()) first = status.with_context(fmt::format("rank {}", rank));
+      if (first.ok()) first = status.with_context(formatted("rank {}", rank));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -198,7 +198,7 @@ class NetOf final : public Net {
 
 template <int Version, typename Table, typename Properties>
 void add(void* library, std::vector<std::unique_ptr<Net>>& found) {
-  const std::string symbol = fmt::format("ncclNetPlugin_v{}", Version);
+  const std::string symbol = formatted("ncclNetPlugin_v{}", Version);
   if (const void* table = dlsym(library, symbol.c_str())) {
     found.push_back(std::make_unique<NetOf<Version, Table, Properties>>(*static_cast<const Table*>(table)));
   }

@@ -72,8 +72,8 @@ ExchangeThread::~ExchangeThread() {
 
 std::string ExchangeThread::described(std::size_t rank) const {
   const transport::Endpoint* const endpoint = endpoints_[rank].get();
-  const std::string place = endpoint == nullptr ? std::string() : fmt::format(" at {}", endpoint->peer());
-  return fmt::format("{} {}{}", options_.peers, rank, place);
+  const std::string place = endpoint == nullptr ? std::string() : formatted(" at {}", endpoint->peer());
+  return formatted("{} {}{}", options_.peers, rank, place);
 }
 
 Status ExchangeThread::endpoint_failure(const transport::Endpoint& endpoint) const {
@@ -120,7 +120,7 @@ std::string ExchangeThread::missing() const {
     const bool is_there =
         peer == options_.rank ||
         (endpoints_[peer] != nullptr && endpoints_[peer]->state() != transport::Endpoint::State::kConnecting);
-    if (!is_there) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", options_.peers, peer);
+    if (!is_there) text += formatted("{}{} {}", text.empty() ? "" : ", ", options_.peers, peer);
   }
   return text;
 }
@@ -343,7 +343,7 @@ Status ExchangeThread::check_deadline() {
   std::string late;
   for (const Transfer& transfer : jobs_.front()->transfers) {
     if (transfer.request.state != transport::Request::State::kPending) continue;
-    late += fmt::format("{}{}", late.empty() ? "" : ", ", described(transfer.message.peer));
+    late += formatted("{}{}", late.empty() ? "" : ", ", described(transfer.message.peer));
   }
   return Status::error(Code::kTimeout, "no progress for {} ms (ONEBIT_TIMEOUT); waiting for {}",
                        options_.settings.timeout.count(), late);
@@ -352,7 +352,7 @@ Status ExchangeThread::check_deadline() {
 void ExchangeThread::fail(const Status& reason) {
   has_failed_ = true;
   const Status told(reason.code(),
-                    fmt::format("{} {} gave up: {}", options_.peers, options_.rank, reason.message()));
+                    formatted("{} {} gave up: {}", options_.peers, options_.rank, reason.message()));
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->abort(told);
   }

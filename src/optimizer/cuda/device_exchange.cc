@@ -107,8 +107,8 @@ class DeviceExchange final : public Exchange {
   std::uint64_t job() const override { return job_; }
   Status usable() const override { return side_(&SideTable::usable).status(); }
   std::string describe() const override {
-    return fmt::format("ONEBIT_BLOCK {}, ONEBIT_SCALE {}, ONEBIT_CHUNK {}", settings_.block,
-                       settings_.scale_is_mean ? "mean" : "rms", settings_.chunk);
+    return formatted("ONEBIT_BLOCK {}, ONEBIT_SCALE {}, ONEBIT_CHUNK {}", settings_.block,
+                     settings_.scale_is_mean ? "mean" : "rms", settings_.chunk);
   }
   Memory& memory() override { return memory_; }
   Result<std::unique_ptr<Runner>> make_runner(std::span<const std::size_t> counts) override {

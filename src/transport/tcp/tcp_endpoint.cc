@@ -147,9 +147,9 @@ void TcpEndpoint::advance_opening(Flow& flow) {
   if (flow.phase == Flow::Phase::kConnecting) {
     if (!flow.writable && !flow.hung_up) return;
     if (const int error = connect_error(flow.fd.get()); error != 0) {
-      return fail(Status(
-          Code::kRemoteError,
-          Status::system(error, fmt::format("connect to {}", flow.destination.to_string())).message()));
+      return fail(
+          Status(Code::kRemoteError,
+                 Status::system(error, formatted("connect to {}", flow.destination.to_string())).message()));
     }
     const Settings& settings = core_->settings;
     if (Status tuned = tune_tcp(flow.fd.get(), settings.link_timeout, settings.tcp_sndbuf,
@@ -171,7 +171,7 @@ void TcpEndpoint::advance_opening(Flow& flow) {
   const auto step = flow.handshake->advance();
   if (!step.ok()) {
     if (try_again(flow, step.status())) return;
-    return fail(step.status().with_context(fmt::format("connect to {}", peer())));
+    return fail(step.status().with_context(formatted("connect to {}", peer())));
   }
   if (*step == bootstrap::Handshake::Step::kDone) on_open(flow);
 }

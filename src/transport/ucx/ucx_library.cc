@@ -31,7 +31,7 @@ int log_of_ucx(const char* /*file*/, unsigned /*line*/, const char* function, in
   if (ours > log_level()) return kStop;
   std::array<char, 1024> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
-  log_line(ours, fmt::format("UCX: {}: {}", function, text.data()));
+  log_line(ours, formatted("UCX: {}: {}", function, text.data()));
   return kStop;
 }
 

@@ -30,11 +30,11 @@ Result<std::unique_ptr<OpenPort>> OpenPort::open(const VerbsLibrary& library, co
   }
   const int error = errno;
   library.free_device_list(devices);
-  if (!made->context_) return Status::system(error, fmt::format("open the RDMA device {}", port.device));
+  if (!made->context_) return Status::system(error, formatted("open the RDMA device {}", port.device));
   made->domain_ = VerbsDomain(library, library.alloc_pd(made->context_.get()));
-  if (!made->domain_) return Status::system(errno, fmt::format("{}: ibv_alloc_pd", port.device));
+  if (!made->domain_) return Status::system(errno, formatted("{}: ibv_alloc_pd", port.device));
   made->channel_ = VerbsChannel(library, library.create_comp_channel(made->context_.get()));
-  if (!made->channel_) return Status::system(errno, fmt::format("{}: ibv_create_comp_channel", port.device));
+  if (!made->channel_) return Status::system(errno, formatted("{}: ibv_create_comp_channel", port.device));
   made->memory_ = std::make_unique<RegisteredMemory>(library, made->domain_.get(), port.device, flushed);
   ONEBIT_RETURN_IF_ERROR(make_nonblocking(made->channel_->fd));
   ONEBIT_RETURN_IF_ERROR(make_nonblocking(made->context_->async_fd));
@@ -62,7 +62,7 @@ void OpenPort::take_device_events() {
   ibv_async_event event{};
   while (library_->get_async_event(context_.get(), &event) == 0) {
     const ibv_event_type type = event.event_type;
-    const std::string what = fmt::format("{}: {}", port_.device, library_->event_type_str(type));
+    const std::string what = formatted("{}: {}", port_.device, library_->event_type_str(type));
     const ibv_qp* pair = nullptr;
     const ibv_cq* completions = nullptr;
     bool fatal = false;

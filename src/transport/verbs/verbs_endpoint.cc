@@ -85,7 +85,7 @@ Status VerbsEndpoint::join(const Introduction& introduction) {
   under_way_.resize(queues_->data_pairs());
   std::string names;
   for (const OpenPort* const port : ports_) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", port->port().name());
+    names += formatted("{}{}", names.empty() ? "" : ", ", port->port().name());
   }
   log(LogLevel::kTrace, "transport: {} over {} ({}), {} data pairs", peer(), names,
       fabric_of(ports_.front()->port(), ports_.front()->address()), queues_->data_pairs());

@@ -21,7 +21,7 @@ Status VerbsFlush::add(OpenPort& port, const Settings& settings) {
   ONEBIT_ASSIGN_OR_RETURN(way.landing, port.memory().hold(&landed_, sizeof landed_, true));
   way.completions =
       VerbsCompletions(library, library.create_cq(port.context(), 1, nullptr, port.channel(), 0));
-  if (!way.completions) return Status::system(errno, fmt::format("{}: ibv_create_cq", port.port().name()));
+  if (!way.completions) return Status::system(errno, formatted("{}: ibv_create_cq", port.port().name()));
   ibv_qp_init_attr attributes{};
   attributes.qp_type = IBV_QPT_RC;
   attributes.send_cq = attributes.recv_cq = way.completions.get();
@@ -29,7 +29,7 @@ Status VerbsFlush::add(OpenPort& port, const Settings& settings) {
   attributes.cap.max_send_wr = attributes.cap.max_recv_wr = 1;
   attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
   way.pair = VerbsPair(library, library.create_qp(port.domain(), &attributes));
-  if (!way.pair) return Status::system(errno, fmt::format("{}: ibv_create_qp", port.port().name()));
+  if (!way.pair) return Status::system(errno, formatted("{}: ibv_create_qp", port.port().name()));
   ONEBIT_RETURN_IF_ERROR(prepare_pair(port, way.pair.get(), settings));
   return connect_pair(port, way.pair.get(), settings, 0, {place_of(port), way.pair->qp_num, 0});
 }
@@ -46,7 +46,7 @@ Status VerbsFlush::begin(const void* data, PortHolds memory) {
     work.wr.rdma.rkey = memory_[i].remote_key();
     ibv_send_wr* refused = nullptr;
     if (const int error = ibv_post_send(ways_[i].pair.get(), &work, &refused); error != 0) {
-      return Status::system(error, fmt::format("{}: post a flush", ways_[i].port->port().name()));
+      return Status::system(error, formatted("{}: post a flush", ways_[i].port->port().name()));
     }
     ++under_way_;
   }

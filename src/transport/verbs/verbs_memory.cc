@@ -11,12 +11,12 @@ namespace {
 std::string locked_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
-  return fmt::format("{} bytes", limit.rlim_cur);
+  return formatted("{} bytes", limit.rlim_cur);
 }
 
 Status refused(int error, std::size_t bytes, const std::string& device) {
   const Status status =
-      Status::system(error, fmt::format("register {} bytes of memory with {}", bytes, device));
+      Status::system(error, formatted("register {} bytes of memory with {}", bytes, device));
   if (error != ENOMEM) return status;
   return Status::error(
       Code::kSystemError,
@@ -83,7 +83,7 @@ Result<RegisteredMemory::Hold> RegisteredMemory::hold(const void* data, std::siz
   VerbsRegion region(*library_,
                      library_->reg_dmabuf_mr(domain_, buffer.offset, bytes, begin, buffer.fd, access(true)));
   if (!region) {
-    return Status::system(errno, fmt::format("register {} bytes of a dma-buf with {}", bytes, device_));
+    return Status::system(errno, formatted("register {} bytes of a dma-buf with {}", bytes, device_));
   }
   const std::lock_guard lock(mutex_);
   return held(regions_.insert(regions_.begin(), Region{begin, bytes, true, 0, std::move(region)}));

@@ -27,8 +27,8 @@ Status prepare_pair(const OpenPort& port, ibv_qp* pair, const Settings& settings
   const int error = port.library().modify_qp(
       pair, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error == 0) return Status();
-  return Status::system(error, fmt::format("{}: prepare a queue pair (ONEBIT_IB_PKEY={})", port.port().name(),
-                                           settings.ib_pkey));
+  return Status::system(
+      error, formatted("{}: prepare a queue pair (ONEBIT_IB_PKEY={})", port.port().name(), settings.ib_pkey));
 }
 
 Status connect_pair(const OpenPort& open, ibv_qp* pair, const Settings& settings, std::uint32_t first_packet,
@@ -77,10 +77,9 @@ Status connect_pair(const OpenPort& open, ibv_qp* pair, const Settings& settings
   }
   if (error == 0) return Status();
   return Status::system(
-      error,
-      fmt::format("connect a queue pair from {} ({}, GID {}) to {} (can the two ports reach "
-                  "each other? ONEBIT_IB_HCA and ONEBIT_IB_GID_INDEX choose others)",
-                  port.name(), gid_text(open.address().gid), open.address().index, gid_text(place.gid)));
+      error, formatted("connect a queue pair from {} ({}, GID {}) to {} (can the two ports reach "
+                       "each other? ONEBIT_IB_HCA and ONEBIT_IB_GID_INDEX choose others)",
+                       port.name(), gid_text(open.address().gid), open.address().index, gid_text(place.gid)));
 }
 
 }  // namespace onebit::transport

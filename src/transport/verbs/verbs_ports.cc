@@ -69,7 +69,7 @@ std::vector<PortAddress> addresses_of(const VerbsLibrary& library, ibv_context* 
     address.index = index;
     if (library.query_gid(context, port, index, &address.gid) != 0 || is_zero(address.gid)) continue;
     std::ifstream file(
-        fmt::format("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{}", device, port, index));
+        formatted("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{}", device, port, index));
     std::string type;
     std::getline(file, type);
     address.is_v2 = type == "RoCE v2";
@@ -97,7 +97,7 @@ bool takes_dma_bufs(const VerbsLibrary& library, ibv_context* context) {
 std::string describe(const std::vector<VerbsPort>& ports) {
   std::string text;
   for (const VerbsPort& port : ports) {
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", port.name(), port.active ? "active" : "down");
+    text += formatted("{}{} ({})", text.empty() ? "" : ", ", port.name(), port.active ? "active" : "down");
   }
   return text.empty() ? "none" : text;
 }
@@ -152,9 +152,9 @@ std::string fabric_of(const VerbsPort& port, const PortAddress& address) {
   if (!port.ethernet) {
     ibv_gid subnet = address.gid;
     std::fill(std::begin(subnet.raw) + 8, std::end(subnet.raw), std::uint8_t{0});
-    return fmt::format("InfiniBand, subnet {}", gid_text(subnet));
+    return formatted("InfiniBand, subnet {}", gid_text(subnet));
   }
-  return fmt::format("RoCE {}, {}", address.is_v2 ? "v2" : "v1", is_ipv4(address.gid) ? "IPv4" : "IPv6");
+  return formatted("RoCE {}, {}", address.is_v2 ? "v2" : "v1", is_ipv4(address.gid) ? "IPv4" : "IPv6");
 }
 
 Result<std::vector<VerbsPort>> all_ports(const VerbsLibrary& library) {
@@ -235,7 +235,7 @@ Result<PortAddress> choose_address(const VerbsPort& port, int index, SocketFamil
   const PortAddress* best = nullptr;
   for (const PortAddress& address : port.addresses) {
     if (address.index == index) return address;
-    there += fmt::format("{}{} = {}", there.empty() ? "" : ", ", address.index, gid_text(address.gid));
+    there += formatted("{}{} = {}", there.empty() ? "" : ", ", address.index, gid_text(address.gid));
     if (best == nullptr || rank_of(port, address, family) > rank_of(port, *best, family)) best = &address;
   }
   if (index >= 0 || best == nullptr) {

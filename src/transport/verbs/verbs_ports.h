@@ -37,7 +37,7 @@ struct VerbsPort {
   bool takes_dma_bufs = false;
   std::vector<PortAddress> addresses;
 
-  std::string name() const { return fmt::format("{}:{}", device, number); }
+  std::string name() const { return formatted("{}:{}", device, number); }
 };
 
 /// Every port of every device.

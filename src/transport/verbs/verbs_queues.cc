@@ -71,7 +71,7 @@ Status VerbsQueues::make_completions(std::size_t data_pairs) {
         library, library.create_cq(port.context(), static_cast<int>(room[i]), nullptr, port.channel(), 0));
     if (completions_.back()) continue;
     return Status::system(errno,
-                          fmt::format("{}: a completion queue of {} entries", port.port().name(), room[i]));
+                          formatted("{}: a completion queue of {} entries", port.port().name(), room[i]));
   }
   return Status();
 }
@@ -94,8 +94,8 @@ Status VerbsQueues::make_pairs() {
     pairs_.emplace_back(port.library(), port.library().create_qp(port.domain(), &attributes));
     if (!pairs_.back()) {
       return Status::system(errno,
-                            fmt::format("{}: a queue pair for {} sends and {} receives", port.port().name(),
-                                        attributes.cap.max_send_wr, attributes.cap.max_recv_wr));
+                            formatted("{}: a queue pair for {} sends and {} receives", port.port().name(),
+                                      attributes.cap.max_send_wr, attributes.cap.max_recv_wr));
     }
     if (i == 0) most_inline_ = attributes.cap.max_inline_data;
     ONEBIT_RETURN_IF_ERROR(prepare_pair(port, pairs_.back().get(), settings_));

@@ -90,7 +90,7 @@ Status VerbsEndpoint::take_announced(const Arrival& arrival, Request& request) {
   Incoming& incoming = incoming_[arrival.header.rendezvous];
   incoming.request = &request;  // from here on it is not lost in a failure
   auto memory = VerbsCore::hold(ports_, request.data, request.bytes, true, request.memory);
-  if (!memory.ok()) return memory.status().with_context(fmt::format("receive from {}", peer()));
+  if (!memory.ok()) return memory.status().with_context(formatted("receive from {}", peer()));
   incoming.memory = std::move(*memory);
   to_advertise_.push_back(arrival.header.rendezvous);
   return Status();

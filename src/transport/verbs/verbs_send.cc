@@ -107,7 +107,7 @@ Status VerbsEndpoint::announce(Request& request, bool& sent) {
   const int slot = queues_->take_slot();
   if (slot < 0) return Status();
   auto memory = VerbsCore::hold(ports_, request.data, request.capacity, false, request.memory);
-  if (!memory.ok()) return memory.status().with_context(fmt::format("send to {}", peer()));
+  if (!memory.ok()) return memory.status().with_context(formatted("send to {}", peer()));
   MessageHeader header;
   header.kind = MessageKind::kAnnounce;
   header.sequence = request.sequence;

@@ -22,8 +22,8 @@ struct Case {
 };
 
 void expect_simulated(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} ranks, {} x {} {}, block {}, chunk {}", c.ranks, c.count, name_of(c.type),
-                           name_of(c.op), c.parameters.block, c.chunk));
+  SCOPED_TRACE(formatted("{} ranks, {} x {} {}, block {}, chunk {}", c.ranks, c.count, name_of(c.type),
+                         name_of(c.op), c.parameters.block, c.chunk));
   constexpr std::size_t kCalls = 3;
   const auto ranks = static_cast<std::size_t>(c.ranks);
   std::vector<std::vector<std::vector<std::byte>>> inputs(kCalls);

@@ -92,7 +92,7 @@ Counts expect_batch(int ranks, const std::vector<std::size_t>& counts, std::size
     for (std::size_t i = 0; i < counts.size(); ++i) {
       tensors.push_back(std::make_unique<Tensor>(4 * counts[i]));
       streams.push_back(std::make_unique<cuda_cpu::TestStream>());
-      tags.push_back(fmt::format("t{}", same_tensor ? 0 : i));
+      tags.push_back(formatted("t{}", same_tensor ? 0 : i));
     }
     for (std::size_t step = 0; step < kSteps; ++step) {
       {

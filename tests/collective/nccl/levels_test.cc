@@ -88,7 +88,7 @@ void make_levels(DeviceRank& here, const Hosts& hosts) {
 }
 
 void expect_defined(const Case& c) {
-  SCOPED_TRACE(fmt::format("{} ranks, {} x {}", c.hosts.size(), c.count, name_of(c.op)));
+  SCOPED_TRACE(formatted("{} ranks, {} x {}", c.hosts.size(), c.count, name_of(c.op)));
   constexpr std::size_t kCalls = 3;
   const auto expected = defined(c, kCalls);
   CommunicatorOptions options;
