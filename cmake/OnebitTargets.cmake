@@ -47,8 +47,14 @@ function(onebit_add_layer name)
                         PRIVATE $<BUILD_INTERFACE:onebit_options>)
 endfunction()
 
+# ccache does not keep what is compiled with precompiled headers.
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
+
 # onebit_add_test(NAME SOURCES ... LAYERS ... LIBRARIES ... LABELS ... TIMEOUT seconds)
-# A GoogleTest program NAME, run by ctest as one test. Tests with the label "fast" also run under the sanitizers.
+# A GoogleTest program NAME, run by ctest as one test. Tests with the label "fast" also run under the sanitizers;
+# the others are built there only by name. GoogleTest's headers are read once for all, with the target base_test.
 function(onebit_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LAYERS;LIBRARIES;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -57,6 +63,18 @@ function(onebit_add_test name)
   list(TRANSFORM arg_LAYERS PREPEND onebit_)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LAYERS} ${arg_LIBRARIES} onebit_options GTest::gtest_main GTest::gmock)
+  if(ONEBIT_SANITIZE)
+    # What it tests is optimised; its own code takes longer to compile than to run.
+    target_compile_options(${name} PRIVATE -O0)
+    if(NOT fast IN_LIST arg_LABELS)
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
+  endif()
+  if(name STREQUAL "base_test")
+    target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  else()
+    target_precompile_headers(${name} REUSE_FROM base_test)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
