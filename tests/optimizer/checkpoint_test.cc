@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,14 +30,24 @@ std::string file_of(const TemporaryDirectory& directory, int rank, int ranks) {
   return formatted("{}/optimizer.rank-{}-of-{}.optimizer", directory.path(), rank, ranks);
 }
 
+/// Trains and saves after each of `steps`, which ascend, in the directory of its place.
+void train_and_save_at(const std::vector<int>& steps, std::span<const TemporaryDirectory> directories,
+                       const Options& options, int ranks, const std::vector<std::size_t>& sizes = kOddSizes) {
+  ASSERT_TRUE(ok(run_local_ranks(ranks, "", [&](int, Communicator& communicator) -> Status {
+    Worker worker(options, sizes, communicator);
+    int step = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      while (step < steps[i]) ONEBIT_RETURN_IF_ERROR(worker.step(++step));
+      ONEBIT_RETURN_IF_ERROR(worker->save(directories[i].path()));
+    }
+    return Status();
+  })));
+}
+
 /// Trains to `steps` and saves.
 void train_and_save(const TemporaryDirectory& directory, const Options& options, int ranks, int steps,
                     const std::vector<std::size_t>& sizes = kOddSizes) {
-  ASSERT_TRUE(ok(run_local_ranks(ranks, "", [&](int, Communicator& communicator) -> Status {
-    Worker worker(options, sizes, communicator);
-    for (int step = 1; step <= steps; ++step) ONEBIT_RETURN_IF_ERROR(worker.step(step));
-    return worker->save(directory.path());
-  })));
+  train_and_save_at({steps}, {&directory, 1}, options, ranks, sizes);
 }
 
 /// Loads on one of `ranks` ranks, without others.
@@ -64,15 +75,17 @@ TEST(Checkpoint, LetsTheSameRanksGoOnBitForBit) {
         options.deepspeed_compat = original;
         options.gradient_clipping = 1;
         const auto due = train(ranks, options, kEnd);
-        for (const int at : {0, 1, 7, 19, 20, 21, 31, 43, 53}) {
+        const std::vector<int> moments{0, 1, 7, 19, 20, 21, 31, 43, 53};
+        const std::vector<TemporaryDirectory> directories(moments.size());
+        train_and_save_at(moments, directories, options, ranks);
+        for (std::size_t i = 0; i < moments.size(); ++i) {
+          const int at = moments[i];
           SCOPED_TRACE(formatted("{}, compat {}, {} ranks, step {}", name_of(kind), original, ranks, at));
-          const TemporaryDirectory directory;
-          train_and_save(directory, options, ranks, at);
           std::vector<std::vector<float>> ends(static_cast<std::size_t>(ranks));
           ASSERT_TRUE(ok(run_local_ranks(ranks, "", [&](int rank, Communicator& communicator) -> Status {
             Worker worker(options, kOddSizes, communicator);
             std::fill(worker.parameters.begin(), worker.parameters.end(), 99.0F);
-            ONEBIT_RETURN_IF_ERROR(worker->load(directory.path()));
+            ONEBIT_RETURN_IF_ERROR(worker->load(directories[i].path()));
             EXPECT_EQ(worker->steps(), at);
             for (int step = at + 1; step <= kEnd; ++step) ONEBIT_RETURN_IF_ERROR(worker.step(step));
             ends[static_cast<std::size_t>(rank)] = worker.parameters;
@@ -122,18 +135,20 @@ TEST(Checkpoint, LetsAnotherNumberOfRanksGoOn) {
     for (const bool original : {false, true}) {
       if (original && kind < Kind::kOneBitLamb) continue;
       for (const auto& [from, to] : {std::pair{4, 1}, {1, 3}, {2, 5}, {8, 3}, {3, 7}}) {
-        for (const int at : {10, 25, 50, 53}) {
+        Options options = short_options(kind);
+        options.deepspeed_compat = original;
+        const std::vector<int> moments{10, 25, 50, 53};
+        const std::vector<TemporaryDirectory> directories(moments.size());
+        train_and_save_at(moments, directories, options, from);
+        for (std::size_t i = 0; i < moments.size(); ++i) {
+          const int at = moments[i];
           SCOPED_TRACE(
               formatted("{}, compat {}, {} to {} ranks, step {}", name_of(kind), original, from, to, at));
-          Options options = short_options(kind);
-          options.deepspeed_compat = original;
-          const TemporaryDirectory directory;
-          train_and_save(directory, options, from, at);
           std::mutex mutex;
           std::vector<float> loaded, common;
           ASSERT_TRUE(ok(run_local_ranks(to, "", [&](int, Communicator& communicator) -> Status {
             Worker worker(options, kOddSizes, communicator);
-            ONEBIT_RETURN_IF_ERROR(worker->load(directory.path()));
+            ONEBIT_RETURN_IF_ERROR(worker->load(directories[i].path()));
             {
               const std::lock_guard lock(mutex);
               if (loaded.empty()) loaded = worker.parameters;
@@ -146,8 +161,8 @@ TEST(Checkpoint, LetsAnotherNumberOfRanksGoOn) {
             EXPECT_TRUE(same_bits(common, worker.parameters));
             return Status();
           })));
-          for (std::size_t i = 0; i < loaded.size() && !common.empty(); ++i) {
-            ASSERT_LT(std::abs(loaded[i] - common[i]), 1) << i;
+          for (std::size_t element = 0; element < loaded.size() && !common.empty(); ++element) {
+            ASSERT_LT(std::abs(loaded[element] - common[element]), 1) << element;
           }
         }
       }
