@@ -127,6 +127,7 @@ Status read_onebit(std::string_view key, const json& value, Options& options, bo
     if (key == "factor_max") return read_number(key, value, options.factor_max);
     if (key == "factor_min") return read_number(key, value, options.factor_min);
     if (key == "factor_threshold") return read_number(key, value, options.factor_threshold);
+    if (key == "norm_factor") return read_flag(key, value, options.norm_factor);
   }
   if (options.kind == Kind::kZeroOneAdam) {
     if (key == "var_freeze_step") return read_count(key, value, options.var_freeze_step);

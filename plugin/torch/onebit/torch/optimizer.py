@@ -28,8 +28,8 @@ live: "weakref.WeakSet[OneBitOptimizer]" = weakref.WeakSet()
 
 # What belongs to the optimizer as a whole: in a group it would have no effect.
 _GLOBAL_KEYS = frozenset(
-    "freeze_step coeff_beta factor_max factor_min factor_threshold var_freeze_step var_update_scaler local_step_scaler "
-    "local_step_clipper gradient_clipping deepspeed_compat bound_moves bias_correction".split()
+    "freeze_step coeff_beta factor_max factor_min factor_threshold norm_factor var_freeze_step var_update_scaler "
+    "local_step_scaler local_step_clipper gradient_clipping deepspeed_compat bound_moves bias_correction".split()
 )
 
 
@@ -165,8 +165,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return f"exact: warm-up, until freeze_step {self._config.freeze_step}"
 
     def read_state(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
-        """A copy of a parameter's state, fp32: exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (1-bit LAMB)
-        or momentum_accumulator (0/1 Adam)."""
+        """A copy of a parameter's state, fp32: exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (1-bit LAMB
+        without norm_factor) or momentum_accumulator (0/1 Adam)."""
         values = torch.empty_like(parameter, device="cpu", dtype=torch.float32, memory_format=torch.preserve_format)
         if self._native is None:
             return values.zero_().to(parameter.device)
