@@ -20,8 +20,7 @@
 //
 // with P^2 = (W / L)^2 - decay^2 W^2, that is ||p|| at the freeze, W the ||w|| of the first compressed step,
 // and M the mean ||m'|| of steps 11 to 30, up to which ||m'|| / M is taken as 1. With v frozen, ||p|| goes
-// with
-// ||m||; and what the noise of 1 bit adds to ||m'|| is in M as well. That f is ours (`norm_factor`). The
+// with ||m||; and what the noise of 1 bit adds to ||m'|| is in M as well. That f is ours (`norm_factor`). The
 // paper's, which it has without norm_factor and in deepspeed_compat, is of a fresh variance, v at the freeze:
 //
 //   r     = (m' - beta1 m) / (1 - beta1)                                    the gradient that m' tells of
