@@ -7,7 +7,7 @@ it was made. `check_unchanged` finds out where a program has changed them.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 import torch
 from onebit import _abi
@@ -84,7 +84,7 @@ class Binding:
     def step(self, gradients: Sequence[Optional[torch.Tensor]], rates: Sequence[float]) -> bool:
         """See `NativeOptimizer.step`."""
         addresses = [None if each is None else each.data_ptr() for each in gradients]
-        with contextlib.nullcontext() if self.stream is None else self.stream.in_order():
+        with self.in_order():
             taken = self.native.step(addresses, rates)
         if taken:
             self.mark_changed()
@@ -96,6 +96,19 @@ class Binding:
         if increment is not None:
             for each in self.parameters:
                 increment(each)
+
+    def in_order(self) -> ContextManager[None]:
+        """What the library does within takes its place in the order of the stream that is current now."""
+        return contextlib.nullcontext() if self.stream is None else self.stream.in_order()
+
+    def copy_parameters(self) -> List[torch.Tensor]:
+        """In host memory."""
+        return [each.detach().to("cpu", copy=True) for each in self.parameters]
+
+    @torch.no_grad()
+    def write_parameters(self, values: Sequence[torch.Tensor]) -> None:
+        for parameter, own in zip(self.parameters, values):
+            parameter.copy_(own)
 
     def index(self, parameter: torch.Tensor) -> int:
         """The library's number of a parameter."""

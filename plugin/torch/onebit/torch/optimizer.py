@@ -227,7 +227,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             steps, groups = checkpoint.load_groups(directory, self.name)
 
         def load(native: NativeOptimizer) -> None:
-            native.load(directory)
+            native.load(directory)  # it chooses among the files there, so that their step is known only now
             with on_all_ranks(self.comm, f"has groups of another step than the state in {directory}"):
                 if native.info().steps != steps:
                     raise OneBitError(
@@ -280,6 +280,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Takes over saved groups and, by `load`, a state; all or nothing."""
         before = [dict(group) for group in self.param_groups]
         bound = None
+        weights: List[torch.Tensor] = []
         packed = super().state_dict()
         packed["param_groups"] = [dict(group) for group in groups]
         masks = [group.get("exp_avg_mask") for group in self.param_groups]
@@ -293,13 +294,16 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 return
             with on_all_ranks(self.comm, "cannot make its optimizer anew"):
                 bound = self._bind()
-            load(bound.native)
+                weights = bound.copy_parameters()
+            with bound.in_order():
+                load(bound.native)
         except BaseException:
-            if bound is not None:
-                bound.native.close()
             for group, old in zip(self.param_groups, before):
                 group.clear()
                 group.update(old)
+            if bound is not None:
+                bound.native.close()
+                bound.write_parameters(weights)
             raise
         if self._bound is not None:
             self._bound.native.close()
