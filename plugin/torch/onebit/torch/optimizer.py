@@ -154,6 +154,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
             return "exact: warm-up, until the variance is stable (freeze_step auto)"
         return f"exact: warm-up, until freeze_step {self._config.freeze_step}"
 
+    def carrier(self) -> str:
+        """Whose connections carry what steps exchange: "onebit", the communicator's, which counts their bytes; or "nccl", on a
+        CUDA device, whose bytes nobody counts."""
+        return "onebit" if self._bound is None or self._bound.stream is None else "nccl"
+
     def read_state(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
         """A copy of a parameter's state, fp32: exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (1-bit LAMB)
         or momentum_accumulator (0/1 Adam)."""
