@@ -152,5 +152,30 @@ TEST(NcclLevelScatter, WhereARankLacksMemoryForSumsAllRanksGoTheExactWay) {
   });
 }
 
+TEST(NcclLevelScatter, AfterAFailureInsideNodesTheSumsStayUntilTheStreamIsDoneWithThem) {
+  static thread_local int calls;
+  Functions nccl = linked_nccl();
+  nccl.reduce_scatter = [](const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,
+                           cudaStream_t stream) {
+    return ++calls == 2 ? kInternalError
+                        : linked_nccl().reduce_scatter(send, receive, count, type, op, comm, stream);
+  };
+  run_device_ranks(4, {}, nccl, [](DeviceRank& here) {
+    calls = 0;
+    make_levels(here, {1, 1, 2, 2});
+    const Tensor send(4 * 4000), receive(4 * 1000);
+    const cuda_cpu::StreamGate gate;
+    gate.stop(here.nccl.stream);
+    Request request{here.communicator.get(), send.data(), receive.data(),   {1000, true}, DataType::kFloat32,
+                    ReduceOp::kSum,          "t",         here.nccl.stream, false};
+    EXPECT_EQ(run({&request, 1}), kInternalError);
+    const cudaStream_t of_sums = here.communicator->levels()->compressed().own_stream();
+    EXPECT_EQ(cudaStreamQuery(of_sums), cudaErrorNotReady)
+        << "memory would be freed under the first node's sum";
+    gate.open();
+    EXPECT_CUDA(cudaStreamSynchronize(of_sums));
+  });
+}
+
 }  // namespace
 }  // namespace onebit::nccl
