@@ -24,7 +24,7 @@ namespace onebit::transport::test {
 namespace {
 
 using State = Endpoint::State;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// A handle of TCP made one of verbs, and back.
 Handle marked(Handle handle) {

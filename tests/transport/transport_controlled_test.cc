@@ -19,9 +19,9 @@ namespace {
 
 using State = Endpoint::State;
 using std::chrono::milliseconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class TransportControlled : public testing::TestWithParam<ControlledVariant> {
+class TransportControlled : public ::testing::TestWithParam<ControlledVariant> {
  protected:
   static const Variant& variant() { return GetParam().variant; }
   /// A handle of TCP made one of this transport, and back.
@@ -30,7 +30,7 @@ class TransportControlled : public testing::TestWithParam<ControlledVariant> {
     return handle;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Transports, TransportControlled, testing::ValuesIn(controlled_variants()),
+INSTANTIATE_TEST_SUITE_P(Transports, TransportControlled, ::testing::ValuesIn(controlled_variants()),
                          [](const auto& transport) { return transport.param.variant.name; });
 
 /// One that could overrun a queue would.

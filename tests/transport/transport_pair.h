@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/pattern.h"
 #include "transport/transport.h"
 
 namespace onebit::transport::test {
@@ -65,8 +66,7 @@ bool drive(const std::vector<Context*>& contexts, const std::function<bool()>& d
 /// Calls progress of one context once, without a list to keep.
 Status progress(Context& context, std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-/// Bytes that depend on the position and on `seed`.
-std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed);
+using onebit::testing::pattern;
 
 struct Pair {
   explicit Pair(const Variant& variant, std::span<const std::byte> hello = {});

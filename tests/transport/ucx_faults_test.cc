@@ -15,18 +15,19 @@ namespace {
 using State = Endpoint::State;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr const char* kTcp = "tcp,self";
 constexpr const char* kSharedMemory = "shm,self";
 
-class UcxFaults : public testing::TestWithParam<const char*> {
+class UcxFaults : public ::testing::TestWithParam<const char*> {
  protected:
   static Variant variant() { return ucx_variant("", GetParam()); }
 };
-INSTANTIATE_TEST_SUITE_P(Networks, UcxFaults, testing::Values(kTcp, kSharedMemory), [](const auto& networks) {
-  return std::string(networks.param == kTcp ? "tcp" : "shared_memory");
-});
+INSTANTIATE_TEST_SUITE_P(Networks, UcxFaults, ::testing::Values(kTcp, kSharedMemory),
+                         [](const auto& networks) {
+                           return std::string(networks.param == kTcp ? "tcp" : "shared_memory");
+                         });
 
 /// All by UCX's eager protocol, then all by rendezvous: what the job says is respected.
 TEST_P(UcxFaults, CarriesMessagesWhateverThresholdTheJobSets) {
@@ -119,13 +120,13 @@ TEST(UcxNetworks, NoneThatReachesThePeerIsAnErrorThatSaysWhatWasChosen) {
   auto connecting = context_a->connect(0, (*listener)->handle(), {});
   ASSERT_TRUE(connecting.ok());
   std::unique_ptr<Endpoint> accepted;
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   ASSERT_TRUE(drive({context_a.get(), context_b.get()}, [&] {
     auto made = (*listener)->accept();
     if (made.ok() && *made) accepted = std::move(*made);
     return (*connecting)->state() == State::kFailed;
   }));
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "") << "UCX's messages go to the log";
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "") << "UCX's messages go to the log";
   EXPECT_THAT((*connecting)->status().message(),
               AllOf(HasSubstr((*connecting)->peer()), HasSubstr("UCX_TLS=self")));
 }
