@@ -47,6 +47,15 @@ ARMS: List[Arm] = [
 ]
 
 
+def by_name(name: str) -> Arm:
+    return next(arm for arm in ARMS if arm.name == name)
+
+
+def warm_up(steps: int) -> int:
+    """Steps in full precision of a training of `steps`, where that is chosen by hand."""
+    return max(2, round(WARM_UP_PART * steps))
+
+
 class WithoutResiduals:
     """1-bit Adam whose compression errors are forgotten, to show what they are needed for. Not an optimizer to use."""
 
@@ -91,15 +100,15 @@ class _Stage:
 
 def make(arm: Arm, model: torch.nn.Module, lr: float, steps: int, comm: Communicator) -> Any:
     """The optimizer of an arm over a model's parameters."""
-    warm_up = max(2, round(WARM_UP_PART * steps))
+    freeze_step = warm_up(steps)
     if arm.kind == "without residuals":
-        return WithoutResiduals(model.parameters(), lr, warm_up, comm)
+        return WithoutResiduals(model.parameters(), lr, freeze_step, comm)
     given: Dict[str, Any] = {"lr": lr, "betas": BETAS, "comm": comm}
     if arm.kind.startswith("OneBit"):
-        freeze: Union[int, str] = "auto" if arm.freeze == "auto" else warm_up
+        freeze: Union[int, str] = "auto" if arm.freeze == "auto" else freeze_step
         given["freeze_step"] = freeze
     if arm.kind == "ZeroOneAdam":
-        given.update(var_freeze_step=warm_up, local_step_scaler=max(1, steps // 4))
+        given.update(var_freeze_step=freeze_step, local_step_scaler=max(1, steps // 4))
     if arm.compat:
         given["deepspeed_compat"] = True
     kinds = {"Lamb": Lamb, "OneBitLamb": OneBitLamb, "Adam": Adam, "OneBitAdam": OneBitAdam, "ZeroOneAdam": ZeroOneAdam}

@@ -75,12 +75,11 @@ def rank_main(chosen: List[str], arm_names: List[str], seeds: List[int], steps: 
     with Communicator.from_environment("convergence", {"ONEBIT_MIN_SIZE": 0}) as comm:
         plan = [(task, arm, seed) for task in chosen for arm in arm_names for seed in seeds]
         made = {kind.name: kind() for kind in tasks.TASKS if kind.name in chosen}
-        by_name = {arm.name: arm for arm in arms.ARMS}
         total = sum(steps or made[task].steps for task, _, _ in plan)
         with tqdm(total=total, disable=comm.rank != 0, unit="step", mininterval=1) as bar:
             for task, arm, seed in plan:
                 bar.set_description(f"{comm.size} ranks, {task}, {arm}, seed {seed}")
-                run = train(made[task], by_name[arm], seed, steps or made[task].steps, comm, bar)
+                run = train(made[task], arms.by_name(arm), seed, steps or made[task].steps, comm, bar)
                 if comm.rank == 0:
                     with results.open("a") as file:
                         file.write(json.dumps(asdict(run)) + "\n")
