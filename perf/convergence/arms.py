@@ -21,6 +21,7 @@ class Arm:
     kind: str  # a class of onebit.torch, or "without residuals"
     freeze: Optional[str] = None  # "hand" or "auto"
     compat: bool = False
+    norm_factor: bool = True  # 1-bit LAMB's
     main: bool = True  # is run with every number of ranks
 
     @property
@@ -35,6 +36,7 @@ class Arm:
 ARMS: List[Arm] = [
     Arm("LAMB", "Lamb"),
     Arm("1-bit LAMB", "OneBitLamb", "hand"),
+    Arm("1-bit LAMB, the paper's factor", "OneBitLamb", "hand", norm_factor=False, main=False),
     Arm("1-bit LAMB, freeze auto", "OneBitLamb", "auto", main=False),
     Arm("1-bit LAMB, DeepSpeed's numbers", "OneBitLamb", "hand", compat=True, main=False),
     Arm("Adam", "Adam"),
@@ -111,5 +113,7 @@ def make(arm: Arm, model: torch.nn.Module, lr: float, steps: int, comm: Communic
         given.update(var_freeze_step=freeze_step, local_step_scaler=max(1, steps // 4))
     if arm.compat:
         given["deepspeed_compat"] = True
+    if not arm.norm_factor:
+        given["norm_factor"] = False
     kinds = {"Lamb": Lamb, "OneBitLamb": OneBitLamb, "Adam": Adam, "OneBitAdam": OneBitAdam, "ZeroOneAdam": ZeroOneAdam}
     return kinds[arm.kind](model.named_parameters(), **given)

@@ -45,6 +45,7 @@ def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, b
     optimizer = arms.make(arm, model, rate, steps, comm)
     run = Run(task.name, arm.name, comm.size, seed, [], [], 0.0, None)
     before = comm.stats()["wire_bytes_sent"]
+    own_losses = torch.zeros(steps)
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = rate * tasks.example.rate_factor(step - 1, steps)
@@ -56,10 +57,10 @@ def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, b
         run.bytes.append(comm.stats()["wire_bytes_sent"] - before)
         if run.compressed_from is None and arm.freeze and optimizer.info().compressed:
             run.compressed_from = step + 1
-        mean = comm.allreduce(loss.detach().reshape(1), onebit.AVG)
-        before = comm.stats()["wire_bytes_sent"] - run.bytes[-1]  # the loss is not part of the training
-        run.losses.append(float(mean))
+        own_losses[step - 1] = loss.detach()
         bar.update()
+    comm.allreduce(own_losses, onebit.AVG)
+    run.losses = own_losses.tolist()
     with torch.no_grad():
         for parameter in model.parameters():  # 0/1 Adam's ranks are apart between syncs
             comm.allreduce(parameter.data.view(-1), onebit.AVG)
