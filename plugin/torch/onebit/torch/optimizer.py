@@ -226,9 +226,12 @@ class OneBitOptimizer(torch.optim.Optimizer):
         if self._native is None:
             raise OneBitError(Code.INVALID_USAGE, "there is nothing to save before the first step")
         checkpoint.claim(self, directory)
-        self._native.save(directory)
-        if self.comm.rank == 0:
-            checkpoint.save_groups(directory, self.name, self._native.info().steps, super().state_dict()["param_groups"])
+        if self.comm.rank != 0:
+            self._native.save(directory)
+            return
+        groups = super().state_dict()["param_groups"]
+        with checkpoint.saved_groups(directory, self.name, self._native.info().steps, groups):
+            self._native.save(directory)
 
     def load(self, directory: str) -> None:
         """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
@@ -270,11 +273,17 @@ class OneBitOptimizer(torch.optim.Optimizer):
             raise refuse(f"{', '.join(misplaced)} cannot differ between groups: give it to the optimizer")
         super().add_param_group(group)
         number = len(self.param_groups) - 1
-        for index, parameter in enumerate(self.param_groups[number]["params"]):
-            parameters.check(self._name_of(number, index), parameter)
-        known = [id(each) for each in self.param_groups[number]["params"]]
-        if len(known) != len(set(known)):
-            raise ValueError("a parameter appears twice in a group")
+        members = self.param_groups[number]["params"]
+        try:
+            for index, parameter in enumerate(members):
+                parameters.check(self._name_of(number, index), parameter)
+            if len({id(each) for each in members}) != len(members):
+                raise ValueError("a parameter appears twice in a group")
+            if self in live:  # the constructor looks once for all groups
+                take_over(members)
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     # ---- within ----
 
