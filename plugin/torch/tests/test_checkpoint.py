@@ -249,6 +249,23 @@ def test_a_state_that_does_not_lie_in_a_row_is_loaded():
     assert ranks.run(1, body) == [True]
 
 
+@pytest.mark.parametrize("name", ["net/1", "50%", "one\ntwo", "größe", "."])
+def test_states_go_by_any_name_of_an_optimizer(name, tmp_path):
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters(), name=name)
+        train(network, optimizer, rank, 3)
+        state = optimizer.state_dict()
+        optimizer.save(str(tmp_path))
+        for load in (lambda: optimizer.load_state_dict(state), lambda: optimizer.load(str(tmp_path))):
+            train(network, optimizer, rank, 4, 4)
+            load()
+            assert optimizer.info().steps == 3
+        return len(os.listdir(tmp_path))
+
+    assert ranks.run(1, body) == [2]
+
+
 def test_a_save_that_cannot_write_the_groups_leaves_the_earlier_one_whole(tmp_path):
     def body(rank, directory):
         network = model()

@@ -104,12 +104,14 @@ def test_hyper_parameters_out_of_range_or_without_effect_are_named():
             refused("OneBitAdam", lr=-1.0),
             refused("OneBitAdam", amsgrad=True),
             refused("OneBitAdam", max_coeff=3.0),
+            refused("OneBitAdam", name=""),
+            refused("OneBitAdam", name="a\0b"),
             ranks.error_of(lambda: onebit.torch.OneBitAdam([{"params": [parameter], "freeze_step": 3}])),
             ranks.error_of(lambda: onebit.torch.OneBitAdam([{"params": [parameter], "lr": -1.0}]).step()),
         ]
 
     for words, said in zip(
-        ["betas[1]", "freeze_step", "lr", "AMSGrad", "max_coeff", "cannot differ between groups", "lr"],
+        ["betas[1]", "freeze_step", "lr", "AMSGrad", "max_coeff", "name is ''", "without a NUL", "cannot differ between groups", "lr"],
         ranks.run(1, body)[0],
     ):
         assert words in said

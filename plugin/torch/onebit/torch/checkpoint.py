@@ -109,12 +109,16 @@ def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any
         with on_all_ranks(comm, "cannot write out its state_dict"):
             directory = opened.enter_context(_directory(sum(2 * state["state"].numel() for state in states)))
             for state in states:
-                stem = name.translate({code: "_" for code in [*range(32), ord("/")]})
-                path = Path(directory) / f"{stem}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+                path = Path(directory) / f"{_file_stem(name)}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
                 on_host = state["state"].cpu().contiguous()  # itself, or a copy that must live until it is written
                 with path.open("wb") as file:
                     file.write(_bytes(on_host))
         native.load(directory)
+
+
+def _file_stem(name: str) -> str:
+    """What the library makes of a name in file names, which cannot hold everything: such characters become %XX."""
+    return "".join(f"%{ord(each):02X}" if each in "/%" or each < " " else each for each in name)
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
@@ -146,7 +150,7 @@ def claim(optimizer: Any, directory: str) -> None:
 
 
 def _groups_path(directory: str, name: str) -> Path:
-    return Path(directory) / f"{name.replace('/', '_')}.groups.json"
+    return Path(directory) / f"{_file_stem(name)}.groups.json"
 
 
 @contextlib.contextmanager

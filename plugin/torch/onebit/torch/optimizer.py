@@ -61,6 +61,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         Raises:
             OneBitError: INVALID_ARGUMENT for a hyper-parameter or a parameter, saying what to do.
         """
+        if not name or "\0" in name:
+            raise refuse(f"name is {name!r}: an optimizer's name is a text of some characters, without a NUL")
         self._config = parse_section({"type": self.kind, "params": dict(section)})
         values = group_values(self._config.group)
         self._group_keys = ["lr", "betas", "eps", "weight_decay"]
