@@ -256,8 +256,8 @@ def test_states_go_by_any_name_of_an_optimizer(name, tmp_path):
         optimizer = make("OneBitAdam", network.named_parameters(), name=name)
         train(network, optimizer, rank, 3)
         state = optimizer.state_dict()
-        optimizer.save(str(tmp_path))
-        for load in (lambda: optimizer.load_state_dict(state), lambda: optimizer.load(str(tmp_path))):
+        optimizer.save(tmp_path)
+        for load in (lambda: optimizer.load_state_dict(state), lambda: optimizer.load(tmp_path)):
             train(network, optimizer, rank, 4, 4)
             load()
             assert optimizer.info().steps == 3

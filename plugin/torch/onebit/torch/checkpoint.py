@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
+from onebit._library import Text
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import NativeOptimizer
@@ -138,7 +139,7 @@ class _directory(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
 # ---- parameter groups beside files ----
 
 
-def claim(optimizer: Any, directory: str) -> None:
+def claim(optimizer: Any, directory: Text) -> None:
     """Raises when another optimizer of this process saves under the same name to `directory`."""
     key = (os.path.realpath(directory), optimizer.name)
     other = _claims.setdefault(key, optimizer)
@@ -149,12 +150,12 @@ def claim(optimizer: Any, directory: str) -> None:
         )
 
 
-def _groups_path(directory: str, name: str) -> Path:
+def _groups_path(directory: Text, name: str) -> Path:
     return Path(directory) / f"{_file_stem(name)}.groups.json"
 
 
 @contextlib.contextmanager
-def saved_groups(directory: str, name: str, steps: int, groups: List[Dict[str, Any]]) -> Iterator[None]:
+def saved_groups(directory: Text, name: str, steps: int, groups: List[Dict[str, Any]]) -> Iterator[None]:
     """Writes the groups beside the file of an earlier save, and puts them in its place when what is within has succeeded:
     where groups cannot be written, the state that belongs to the earlier ones is not replaced either."""
     plain = [{key: _plain(value) for key, value in group.items() if key != "exp_avg_mask"} for group in groups]
@@ -176,7 +177,7 @@ def saved_groups(directory: str, name: str, steps: int, groups: List[Dict[str, A
             unfinished.unlink()
 
 
-def load_groups(directory: str, name: str) -> Tuple[int, List[Dict[str, Any]]]:
+def load_groups(directory: Text, name: str) -> Tuple[int, List[Dict[str, Any]]]:
     """The step at which they were saved, and the groups."""
     path = _groups_path(directory, name)
     try:

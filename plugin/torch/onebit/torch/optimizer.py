@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import torch
 from onebit import _abi
 from onebit._buffers import refuse
+from onebit._library import Text
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import Info, NativeOptimizer, TensorSpec, group_values, parse_section
@@ -219,7 +220,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
         self._restore(parts[0]["param_groups"], load if states else None)
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: Text) -> None:
         """Saves this rank's shard of the state to `directory` (made if missing). A local call, after the same step on
         every rank. Works after a failure of the communicator too.
 
@@ -235,7 +236,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         with checkpoint.saved_groups(directory, self.name, self._native.info().steps, groups):
             self._native.save(directory)
 
-    def load(self, directory: str) -> None:
+    def load(self, directory: Text) -> None:
         """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
         here. Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed."""
         with on_all_ranks(self.comm, f"cannot load what it sees as {directory}"):
