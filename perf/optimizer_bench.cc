@@ -3,7 +3,7 @@
 //
 // Bytes an element, weight decay included. Norms and factors need all of a tensor before its weights can
 // move, and what is exchanged is done before and used after: so these are separate passes.
-//   OneBitLamb, compressed: g m -> x;  x m v f w -> f;  m v w -> w       52 bytes
+//   OneBitLamb, compressed: g m -> x;  m w;  m v w -> w                  36 bytes
 //   OneBitAdam, compressed: g m -> x;  m v w -> w                        28
 //   Lamb:                   g -> x;    x m v w -> m v;  m v w -> w       48
 //   Adam:                   g -> x;    x m v w -> m v w                  36
@@ -51,11 +51,14 @@ HWY_INLINE void move_of(const Streams& streams, std::size_t begin, std::size_t e
   float* writes[kWrites];
   std::copy_n(streams.reads.begin(), kReads, reads);
   std::copy_n(streams.writes.begin(), kWrites, writes);
+  auto total = hn::Zero(f);
   for (std::size_t i = begin; i < end; i += hn::Lanes(f)) {
     auto sum = hn::Zero(f);
     for (std::size_t k = 0; k < kReads; ++k) sum = hn::Add(sum, hn::LoadU(f, reads[k] + i));
     for (std::size_t k = 0; k < kWrites; ++k) hn::StoreU(sum, f, writes[k] + i);
+    if constexpr (kWrites == 0) total = hn::Add(total, sum);
   }
+  benchmark::DoNotOptimize(hn::GetLane(total));
 }
 
 /// `begin` and `end` are multiples of 64.
@@ -63,9 +66,9 @@ void move(const Streams& streams, std::size_t begin, std::size_t end) {
   const std::size_t reads = streams.reads.size();
   const std::size_t writes = streams.writes.size();
   if (reads == 1) return move_of<1, 1>(streams, begin, end);
+  if (reads == 2 && writes == 0) return move_of<2, 0>(streams, begin, end);
   if (reads == 2) return move_of<2, 1>(streams, begin, end);
   if (reads == 3) return move_of<3, 1>(streams, begin, end);
-  if (reads == 5) return move_of<5, 1>(streams, begin, end);
   if (writes == 2) return move_of<4, 2>(streams, begin, end);
   move_of<4, 3>(streams, begin, end);
 }
@@ -180,7 +183,7 @@ void measure(const Options& options, const char* program) {
     std::vector<Streams> passes;
   } cases[] = {
       {Kind::kOneBitLamb,
-       {baseline.streams("gm", "x"), baseline.streams("xmvfw", "f"), baseline.streams("mvw", "w")}},
+       {baseline.streams("gm", "x"), baseline.streams("mw", ""), baseline.streams("mvw", "w")}},
       {Kind::kOneBitAdam, {baseline.streams("gm", "x"), baseline.streams("mvw", "w")}},
       {Kind::kLamb,
        {baseline.streams("g", "x"), baseline.streams("xmvw", "mv"), baseline.streams("mvw", "w")}},

@@ -65,8 +65,8 @@ typedef struct {
   int bias_correction;     /**< Lamb and Adam: 0 or 1. The others never apply one: 0 */
   int64_t freeze_step;     /**< OneBitLamb, OneBitAdam: steps of the warm-up, from 1, or ONEBIT_FREEZE_AUTO */
   double coeff_beta;       /**< OneBitLamb: from 0 to below 1; averages the coefficients of the warm-up */
-  double factor_max;       /**< OneBitLamb: above 0 */
-  double factor_min;       /**< OneBitLamb: above 0, up to factor_max */
+  double factor_max;       /**< OneBitLamb without norm_factor: above 0 */
+  double factor_min;       /**< OneBitLamb without norm_factor: above 0, up to factor_max */
   double factor_threshold; /**< OneBitLamb: above 0 and below 1; how much the factor may change in a step */
   int64_t var_freeze_step; /**< ZeroOneAdam: from 1; steps until the variance is frozen */
   int64_t
@@ -80,6 +80,8 @@ typedef struct {
   int deepspeed_compat;  /**< 1: DeepSpeed's numbers, with its faults. See docs/optimizers.md */
   int bound_moves;       /**< the 1-bit ones: 1 (default) keeps |m/(sqrt(v)+eps)| within what Adam's can be,
                             which is not in the papers; 0: as they have it. See docs/optimizers.md */
+  int norm_factor; /**< OneBitLamb: 1 (default): the factor on the coefficients follows ||w|| and ||m||, which
+                      is not in the paper; 0: the paper's, of a fresh variance. See docs/optimizers.md */
 } onebitOptimizerConfig_t;
 
 /** A tensor of parameters. The memory stays the caller's, and must stay while the optimizer lives. */
@@ -196,8 +198,8 @@ ONEBIT_API onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimize
                                                       double* owner);
 /**
  * Copies an array of a tensor's state.
- * @param name exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (OneBitLamb), momentum_accumulator
- * (ZeroOneAdam)
+ * @param name exp_avg (momentum), exp_avg_sq (variance), exp_avg_sq_fresh (OneBitLamb without norm_factor),
+ * momentum_accumulator (ZeroOneAdam)
  * @param values receives `count` numbers, which is the tensor's count; always host memory
  */
 ONEBIT_API onebitResult_t onebitOptimizerGetState(onebitOptimizer_t optimizer, size_t tensor,

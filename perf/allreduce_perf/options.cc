@@ -90,7 +90,7 @@ CLI::Option* add_setting(CLI::App& app, const std::string& flag, std::string_vie
           flag,
           [&row, flag, settings](const std::string& text) {
             Settings scratch;
-            if (const Status status = row.parse(scratch, text); !status.ok()) {
+            if (const Status status = row.value.parse(scratch, text); !status.ok()) {
               throw CLI::ValidationError(flag, fmt::format("{}: accepted is {}", text, status.message()));
             }
             settings->push_back(fmt::format("{}={}", row.name, text));

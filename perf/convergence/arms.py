@@ -21,6 +21,7 @@ class Arm:
     kind: str  # a class of onebit.torch, or "without residuals"
     freeze: Optional[str] = None  # "hand" or "auto"
     compat: bool = False
+    norm_factor: bool = True  # 1-bit LAMB's
     main: bool = True  # is run with every number of ranks
 
     @property
@@ -35,6 +36,7 @@ class Arm:
 ARMS: List[Arm] = [
     Arm("LAMB", "Lamb"),
     Arm("1-bit LAMB", "OneBitLamb", "hand"),
+    Arm("1-bit LAMB, the paper's factor", "OneBitLamb", "hand", norm_factor=False, main=False),
     Arm("1-bit LAMB, freeze auto", "OneBitLamb", "auto", main=False),
     Arm("1-bit LAMB, DeepSpeed's numbers", "OneBitLamb", "hand", compat=True, main=False),
     Arm("Adam", "Adam"),
@@ -45,6 +47,15 @@ ARMS: List[Arm] = [
     Arm("0/1 Adam", "ZeroOneAdam", "hand"),
     Arm("0/1 Adam, DeepSpeed's numbers", "ZeroOneAdam", "hand", compat=True, main=False),
 ]
+
+
+def by_name(name: str) -> Arm:
+    return next(arm for arm in ARMS if arm.name == name)
+
+
+def warm_up(steps: int) -> int:
+    """Steps in full precision of a training of `steps`, where that is chosen by hand."""
+    return max(2, round(WARM_UP_PART * steps))
 
 
 class WithoutResiduals:
@@ -91,16 +102,18 @@ class _Stage:
 
 def make(arm: Arm, model: torch.nn.Module, lr: float, steps: int, comm: Communicator) -> Any:
     """The optimizer of an arm over a model's parameters."""
-    warm_up = max(2, round(WARM_UP_PART * steps))
+    freeze_step = warm_up(steps)
     if arm.kind == "without residuals":
-        return WithoutResiduals(model.parameters(), lr, warm_up, comm)
+        return WithoutResiduals(model.parameters(), lr, freeze_step, comm)
     given: Dict[str, Any] = {"lr": lr, "betas": BETAS, "comm": comm}
     if arm.kind.startswith("OneBit"):
-        freeze: Union[int, str] = "auto" if arm.freeze == "auto" else warm_up
+        freeze: Union[int, str] = "auto" if arm.freeze == "auto" else freeze_step
         given["freeze_step"] = freeze
     if arm.kind == "ZeroOneAdam":
-        given.update(var_freeze_step=warm_up, local_step_scaler=max(1, steps // 4))
+        given.update(var_freeze_step=freeze_step, local_step_scaler=max(1, steps // 4))
     if arm.compat:
         given["deepspeed_compat"] = True
+    if not arm.norm_factor:
+        given["norm_factor"] = False
     kinds = {"Lamb": Lamb, "OneBitLamb": OneBitLamb, "Adam": Adam, "OneBitAdam": OneBitAdam, "ZeroOneAdam": ZeroOneAdam}
     return kinds[arm.kind](model.named_parameters(), **given)

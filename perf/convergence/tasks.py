@@ -32,7 +32,7 @@ class Text:
     name = "text"
     title = "language model"
     batch_size = 16
-    steps = 250
+    steps = 1200
     rates = {"lamb": 1e-2, "adam": 2e-3}
 
     def __init__(self) -> None:

@@ -13,36 +13,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict
+from typing import Dict
 
-ROOT = Path(__file__).resolve().parents[2]
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / "plugin/torch"), str(ROOT / "plugin/torch/examples")]
-
+import tasks  # first: it makes the package findable
+import arms
 import torch
-import train as example
-from torch import nn
+from onebit.communicator import Communicator, unique_id
 
 RANKS = sorted({4, os.cpu_count() or 1} - {1}, reverse=True)
 RATE = "1gbit"
 STEPS = 60
-WARM_UP = 9  # 15 % of the steps
+LEARNING_RATE = 4e-3
 WIDTH, LAYERS = 512, 8  # 25.5 million parameters
 BATCH = 8  # sequences a step, of all ranks together
 CONTEXT = 16  # characters of each
 
 
-def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return example.loss_of(model, batch)
-
-
 def rank_main() -> None:
     """One rank of one training; rank 0 prints a line of JSON. argv: gloo or onebit."""
-    import onebit
-    from onebit.communicator import Communicator, unique_id
-    from onebit.torch import Lamb, OneBitLamb
-
-    way = sys.argv[1]
+    way, example = sys.argv[1], tasks.example
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -52,10 +41,9 @@ def rank_main() -> None:
     if way == "gloo":
         torch.distributed.init_process_group("gloo")
         comm = Communicator.from_unique_id(unique_id(), 0, 1)  # each rank makes the same step by itself
-        optimizer: Any = Lamb(model.named_parameters(), lr=4e-3, comm=comm)
     else:
         comm = Communicator.from_environment()
-        optimizer = OneBitLamb(model.named_parameters(), lr=4e-3, freeze_step=WARM_UP, comm=comm)
+    optimizer = arms.make(arms.by_name("LAMB" if way == "gloo" else "1-bit LAMB"), model, LEARNING_RATE, STEPS, comm)
     parameters = list(model.parameters())
     flat = torch.zeros(sum(each.numel() for each in parameters))
     at = 0
@@ -66,13 +54,13 @@ def rank_main() -> None:
     for step in range(1, STEPS + 1):
         batch = example.sequences(learned, BATCH, step)[rank::size]
         flat.zero_()
-        loss = loss_of(model, batch)
+        loss = example.loss_of(model, batch)
         loss.backward()
         if way == "gloo":
             torch.distributed.all_reduce(flat)
             flat.div_(size)
         for group in optimizer.param_groups:
-            group["lr"] = 4e-3 * example.rate_factor(step - 1, STEPS)
+            group["lr"] = LEARNING_RATE * example.rate_factor(step - 1, STEPS)
         optimizer.step()
         losses.append(float(loss.detach()))
     seconds = time.monotonic() - begin
@@ -87,7 +75,7 @@ def rank_main() -> None:
 
 def run(way: str, ranks: int) -> Dict[str, float]:
     """What rank 0 says of a training."""
-    words = [str(ROOT / "perf/lab"), "-n", str(ranks), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
+    words = [str(tasks.ROOT / "perf/lab"), "-n", str(ranks), "-r", RATE, "--", "env", "GLOO_SOCKET_IFNAME=eth0", "ONEBIT_THREADS=1",
              "OMP_NUM_THREADS=1", "/usr/bin/python3", str(Path(__file__).resolve()), way]  # fmt: skip
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     lines = [line[line.index("{") :] for line in done.stdout.splitlines() if '"seconds"' in line]
@@ -101,7 +89,7 @@ def compare() -> None:
     """Runs both ways with each number of hosts, and prints tables."""
     for ranks in RANKS:
         gloo, ours = run("gloo", ranks), run("onebit", ranks)
-        print(f"language model of {gloo['parameters'] / 1e6:.1f} million parameters, {ranks} hosts, {RATE}, {STEPS} steps, warm-up {WARM_UP}")
+        print(f"language model of {gloo['parameters'] / 1e6:.1f} million parameters, {ranks} hosts, {RATE}, {STEPS} steps, warm-up {arms.warm_up(STEPS)}")
         print("| | LAMB, fp32 by gloo | 1-bit LAMB | ratio |\n|---|---|---|---|")
         for key, unit, scale in (("seconds", "s", 1.0), ("bytes", "MiB sent by a rank", 2.0**20)):
             print(f"| {unit} | {gloo[key] / scale:.1f} | {ours[key] / scale:.1f} | {gloo[key] / ours[key]:.2f} |")

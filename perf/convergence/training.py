@@ -45,6 +45,7 @@ def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, b
     optimizer = arms.make(arm, model, rate, steps, comm)
     run = Run(task.name, arm.name, comm.size, seed, [], [], 0.0, None)
     before = comm.stats()["wire_bytes_sent"]
+    own_losses = torch.zeros(steps)
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = rate * tasks.example.rate_factor(step - 1, steps)
@@ -56,10 +57,10 @@ def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, b
         run.bytes.append(comm.stats()["wire_bytes_sent"] - before)
         if run.compressed_from is None and arm.freeze and optimizer.info().compressed:
             run.compressed_from = step + 1
-        mean = comm.allreduce(loss.detach().reshape(1), onebit.AVG)
-        before = comm.stats()["wire_bytes_sent"] - run.bytes[-1]  # the loss is not part of the training
-        run.losses.append(float(mean))
+        own_losses[step - 1] = loss.detach()
         bar.update()
+    comm.allreduce(own_losses, onebit.AVG)
+    run.losses = own_losses.tolist()
     with torch.no_grad():
         for parameter in model.parameters():  # 0/1 Adam's ranks are apart between syncs
             comm.allreduce(parameter.data.view(-1), onebit.AVG)
@@ -75,12 +76,11 @@ def rank_main(chosen: List[str], arm_names: List[str], seeds: List[int], steps: 
     with Communicator.from_environment("convergence", {"ONEBIT_MIN_SIZE": 0}) as comm:
         plan = [(task, arm, seed) for task in chosen for arm in arm_names for seed in seeds]
         made = {kind.name: kind() for kind in tasks.TASKS if kind.name in chosen}
-        by_name = {arm.name: arm for arm in arms.ARMS}
         total = sum(steps or made[task].steps for task, _, _ in plan)
         with tqdm(total=total, disable=comm.rank != 0, unit="step", mininterval=1) as bar:
             for task, arm, seed in plan:
                 bar.set_description(f"{comm.size} ranks, {task}, {arm}, seed {seed}")
-                run = train(made[task], by_name[arm], seed, steps or made[task].steps, comm, bar)
+                run = train(made[task], arms.by_name(arm), seed, steps or made[task].steps, comm, bar)
                 if comm.rank == 0:
                     with results.open("a") as file:
                         file.write(json.dumps(asdict(run)) + "\n")

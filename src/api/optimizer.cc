@@ -65,6 +65,7 @@ onebitOptimizerConfig_t config_of(const Options& options) {
   config.gradient_clipping = options.gradient_clipping;
   config.deepspeed_compat = options.deepspeed_compat ? 1 : 0;
   config.bound_moves = options.bound_moves ? 1 : 0;
+  config.norm_factor = options.norm_factor ? 1 : 0;
   return config;
 }
 
@@ -92,6 +93,7 @@ Result<Options> options_of(const onebitOptimizerConfig_t& config) {
   options.gradient_clipping = config.gradient_clipping;
   options.deepspeed_compat = config.deepspeed_compat != 0;
   options.bound_moves = config.bound_moves != 0;
+  options.norm_factor = config.norm_factor != 0;
   if (config.name != nullptr && *config.name != '\0') options.name = config.name;
   return options;
 }

@@ -1,7 +1,7 @@
 // The settings: one typed table is the single source for parsing, --print-config and docs/settings.md.
 //
 // A Settings is read from the environment when a communicator is created and does not change after that. Add
-// a setting by a member here and a row in settings.cc. Value type; from_environment may race only with
+// a setting by a member here and a row in settings_table.cc. Value type; from_environment may race only with
 // setenv, as getenv does.
 #pragma once
 
@@ -82,6 +82,12 @@ struct Settings {
   static Result<Settings> from_environment();
 };
 
+/// How a setting is read and shown.
+struct SettingValue {
+  std::function<Status(Settings&, std::string_view)> parse;  ///< the error says what is accepted
+  std::function<std::string(const Settings&)> show;          ///< the value in the form that `parse` reads
+};
+
 /// A row of the table.
 struct SettingRow {
   std::string_view name;  ///< the environment variable
@@ -89,8 +95,7 @@ struct SettingRow {
       nccl_name;  ///< NCCL's variable for the same thing, used where `name` is unset; empty if there is none
   std::string_view type;  ///< what is accepted, in words
   std::string_view meaning;
-  std::function<Status(Settings&, std::string_view)> parse;  ///< the error says what is accepted
-  std::function<std::string(const Settings&)> show;          ///< the value in the form that `parse` reads
+  SettingValue value;
 };
 
 /// Applies "NAME=VALUE" lines, separated by newlines, on top of `settings`. Errors as from_environment's.

@@ -8,8 +8,8 @@ std::string settings_markdown() {
   const Settings defaults;
   std::string text =
       "# Settings\n\n"
-      "Made from the table in `src/base/settings.cc` by `onebit_config --markdown`; a test keeps the two "
-      "equal.\n\n"
+      "Made from the table in `src/base/settings_table.cc` by `onebit_config --markdown`; a test keeps the "
+      "two equal.\n\n"
       "All settings are environment variables, read when a communicator is created. A value that cannot be "
       "parsed is\n"
       "an error that names the variable, the value and what is accepted. Where NCCL has a variable for the "
@@ -18,7 +18,7 @@ std::string settings_markdown() {
       "of.\n\n"
       "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
   for (const SettingRow& row : setting_rows()) {
-    const std::string shown = row.show(defaults);
+    const std::string shown = row.value.show(defaults);
     const std::string alias = row.nccl_name.empty() ? "" : fmt::format(" (or `{}`)", row.nccl_name);
     text += fmt::format("| `{}`{} | {} | {} | {} |\n", row.name, alias,
                         shown.empty() ? "unset" : fmt::format("`{}`", shown), row.type, row.meaning);

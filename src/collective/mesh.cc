@@ -28,7 +28,7 @@ std::vector<std::string> common_settings(const std::string& name, const Settings
   std::vector<std::string> lines{fmt::format("communicator name={}", name)};
   for (const SettingRow& row : setting_rows()) {
     if (std::find(std::begin(kCommon), std::end(kCommon), row.name) != std::end(kCommon)) {
-      lines.push_back(fmt::format("{}={}", row.name, row.show(settings)));
+      lines.push_back(fmt::format("{}={}", row.name, row.value.show(settings)));
     }
   }
   return lines;

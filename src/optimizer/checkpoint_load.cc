@@ -188,7 +188,8 @@ Status Checkpoint::open(const std::string& directory, std::size_t from, std::siz
   optimizer_.visit_numbers([&](double&) { ++count; });
   if (header.numbers != count || header.arrays != optimizer_.algorithm_->arrays().size() + 1 ||
       header.elements != used_elements(core.layout()) || header.own_arrays >> header.arrays != 0) {
-    return Status(Code::kDataError, "its header is damaged, or its groups are not those of this optimizer");
+    return Status(Code::kDataError,
+                  "its header is damaged, or its groups or its norm_factor are not those of this optimizer");
   }
   file.numbers.resize(count);
   ONEBIT_RETURN_IF_ERROR(reader.read(file.numbers.data(), count * sizeof(double)));

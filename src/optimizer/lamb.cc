@@ -29,6 +29,7 @@ void Lamb::step_by(Pass norms, bool averages) {
                  .factor_threshold = options.factor_threshold,
                  .averages = averages,
                  .frozen = stage_ == Stage::kCompressed,
+                 .by_norms = options.factor_by_norms(),
                  .compat = core_.compat(),
                  .masked = core_.job(i).masked};
   }

@@ -88,7 +88,7 @@ std::vector<std::string> Layout::describe(const Options& options) const {
                               options.deepspeed_compat ? " in deepspeed_compat" : "", options.freeze_step,
                               options.gradient_clipping));
   if (options.compresses() && !options.deepspeed_compat) {
-    lines.push_back(fmt::format("bound_moves {}", options.bound_moves));
+    lines.push_back(fmt::format("bound_moves {}, norm_factor {}", options.bound_moves, options.norm_factor));
   }
   lines.push_back(fmt::format("bias_correction {}, coeff_beta {}, factors {} to {} by {}",
                               options.bias_correction, options.coeff_beta, options.factor_min,

@@ -6,7 +6,9 @@ namespace onebit::optimizer {
 
 Result<std::unique_ptr<Algorithm>> OneBitLamb::create(Core& core) {
   std::unique_ptr<OneBitLamb> made(new OneBitLamb(core));
-  ONEBIT_ASSIGN_OR_RETURN(made->fresh_, core.create_array(&Arrays::f));
+  if (!core.options().factor_by_norms()) {
+    ONEBIT_ASSIGN_OR_RETURN(made->fresh_, core.create_array(&Arrays::f));
+  }
   return std::unique_ptr<Algorithm>(std::move(made));
 }
 
@@ -34,7 +36,7 @@ void OneBitLamb::finish(double gradient_scale) {
     scalars.momentum_factor = static_cast<float>(1 / scales_[i].sent);
     scales_[i].stored = scales_[i].sent;
   }
-  step_by(Pass::kLambFrozen, false);
+  step_by(core_.options().factor_by_norms() ? Pass::kNorms : Pass::kLambFrozen, false);
 }
 
 Status OneBitLamb::advance() {
@@ -45,12 +47,14 @@ Status OneBitLamb::advance() {
 
 Status OneBitLamb::freeze() {
   ONEBIT_RETURN_IF_ERROR(enter_compressed_stage());
-  core_.space().copy(fresh_.data(), core_.v().data(), core_.v().size());
+  if (!core_.options().factor_by_norms()) {
+    core_.space().copy(fresh_.data(), core_.v().data(), core_.v().size());
+  }
   return choose_scales();
 }
 
 Status OneBitLamb::choose_scales() {
-  core_.run(Pass::kMomentumNorm);
+  core_.run(Pass::kNorms);
   ONEBIT_RETURN_IF_ERROR(core_.fetch_results());
   double sum = 0;
   std::size_t counted = 0;
@@ -74,8 +78,9 @@ void OneBitLamb::visit_numbers(const NumberVisitor& visit) {
   monitor_.visit_numbers(visit);
   for (std::size_t i = 0; i < scales_.size(); ++i) {
     LambNumbers& own = numbers_[i];
-    for (double* number : {&own.average, &own.average_weight, &own.last_factor, &scales_[i].sent,
-                           &scales_[i].stored, &own.coefficient}) {
+    for (double* number :
+         {&own.average, &own.average_weight, &own.last_factor, &own.first_weights, &own.reference,
+          &own.frozen_steps, &scales_[i].sent, &scales_[i].stored, &own.coefficient}) {
       visit(*number);
     }
   }
@@ -83,7 +88,7 @@ void OneBitLamb::visit_numbers(const NumberVisitor& visit) {
 
 std::vector<StateArray> OneBitLamb::arrays() {
   auto all = Lamb::arrays();
-  all.push_back({&fresh_, true});
+  if (!core_.options().factor_by_norms()) all.push_back({&fresh_, true});
   return all;
 }
 
@@ -92,7 +97,8 @@ Status OneBitLamb::restored() {
 }
 
 const Array* OneBitLamb::find_array(std::string_view name, std::size_t tensor, double& factor) {
-  const Array* const found = name == "exp_avg_sq_fresh" ? &fresh_ : Lamb::find_array(name, tensor, factor);
+  const bool fresh = name == "exp_avg_sq_fresh" && !core_.options().factor_by_norms();
+  const Array* const found = fresh ? &fresh_ : Lamb::find_array(name, tensor, factor);
   factor = name == "exp_avg" ? 1 / scales_[tensor].stored : 1;
   return found;
 }

@@ -40,8 +40,8 @@ struct Options {
   bool bias_correction = false;      ///< Lamb and Adam only
   std::int64_t freeze_step = 100'000;
   double coeff_beta = 0.9;
-  double factor_max = 4;
-  double factor_min = 0.5;
+  double factor_max = 4;    ///< of the paper's factor alone
+  double factor_min = 0.5;  ///< the same
   double factor_threshold = 0.1;
   std::int64_t var_freeze_step = 100'000;
   std::int64_t var_update_scaler = 16;
@@ -50,9 +50,11 @@ struct Options {
   double gradient_clipping = 0;  ///< 0: none
   bool deepspeed_compat = false;
   bool bound_moves = true;         ///< as Core::bound_moves says; never in deepspeed_compat
+  bool norm_factor = true;         ///< OneBitLamb: as onebit_lamb.h says; never in deepspeed_compat
   std::string name = "optimizer";  ///< in messages and files
 
   bool compresses() const { return kind >= Kind::kOneBitLamb; }
+  bool factor_by_norms() const { return norm_factor && !deepspeed_compat; }
   bool is_lamb() const { return kind == Kind::kLamb || kind == Kind::kOneBitLamb; }
   /// Whether freeze_step ends the warm-up.
   bool freezes() const { return kind == Kind::kOneBitLamb || kind == Kind::kOneBitAdam; }

@@ -127,6 +127,7 @@ Status read_onebit(std::string_view key, const json& value, Options& options, bo
     if (key == "factor_max") return read_number(key, value, options.factor_max);
     if (key == "factor_min") return read_number(key, value, options.factor_min);
     if (key == "factor_threshold") return read_number(key, value, options.factor_threshold);
+    if (key == "norm_factor") return read_flag(key, value, options.norm_factor);
   }
   if (options.kind == Kind::kZeroOneAdam) {
     if (key == "var_freeze_step") return read_count(key, value, options.var_freeze_step);
@@ -171,6 +172,12 @@ Result<Options> read_section(const json& section) {
   const json params = section.value("params", json::object());
   if (!params.is_object()) return Status(Code::kInvalidArgument, "\"params\" must be an object");
   for (const auto& [key, value] : params.items()) ONEBIT_RETURN_IF_ERROR(read_key(key, value, options));
+  const Options defaults;
+  if (options.factor_by_norms() &&
+      (options.factor_max != defaults.factor_max || options.factor_min != defaults.factor_min)) {
+    log(LogLevel::kWarn,
+        "factor_max and factor_min bound the paper's factor alone: they act with \"norm_factor\": false");
+  }
   if (options.deepspeed_compat && !params.contains("local_step_scaler")) {
     options.local_step_scaler = kOriginalLocalStepScaler;
   }

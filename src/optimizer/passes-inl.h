@@ -304,10 +304,14 @@ ONEBIT_CODEC_KERNEL Partial exchanged_norm(const Scalars&, const Arrays& arrays,
   });
 }
 
-ONEBIT_CODEC_KERNEL Partial momentum_norm(const Scalars&, const Arrays& arrays, std::size_t n) noexcept {
+template <bool kMasked>
+ONEBIT_CODEC_KERNEL Partial norms(const Scalars&, const Arrays& arrays, std::size_t n) noexcept {
   return run(arrays, n, [](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
-    const V m = load(a.m, at);
+    V m = load(a.m, at);
+    if constexpr (kMasked) m = live<true>(m, load(a.v, at));
+    const V w = load(a.w, at);
     lanes.add_first(i, hn::Mul(m, m));
+    lanes.add_second(i, hn::Mul(w, w));
   });
 }
 

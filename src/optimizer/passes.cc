@@ -51,7 +51,7 @@ constexpr Passes make_passes(std::string_view name) {
   set_both(Pass::kSyncFinish, kCall<&sync_finish<false>>, kCall<&sync_finish<true>>);
   set_one(Pass::kSyncFinishSubtracting, kCall<&sync_finish_subtracting>);
   set_one(Pass::kExchangedNorm, kCall<&exchanged_norm>);
-  set_one(Pass::kMomentumNorm, kCall<&momentum_norm>);
+  set_both(Pass::kNorms, kCall<&norms<false>>, kCall<&norms<true>>);
   set_one(Pass::kVarianceNorm, kCall<&variance_norm>);
   return made;
 }

@@ -103,8 +103,8 @@ enum class Pass : std::uint8_t {
   kSyncFinishSubtracting,
   /// first = sum x^2.
   kExchangedNorm,
-  /// first = sum m^2.
-  kMomentumNorm,
+  /// * first = sum m^2, of live elements when masked, second = sum w^2; nothing changes.
+  kNorms,
   /// first = sum v, second = the number of elements with v = 0.
   kVarianceNorm,
 };
@@ -157,8 +157,8 @@ constexpr Touched touched(Pass pass) noexcept {
       return {kG | kX | kM | kV | kW | kZ, kM | kW | kZ, 0};
     case Pass::kExchangedNorm:
       return {kX, 0, 0};
-    case Pass::kMomentumNorm:
-      return {kM, 0, 0};
+    case Pass::kNorms:
+      return {kM | kV | kW, 0, 0};
     case Pass::kVarianceNorm:
       return {kV, 0, 0};
   }

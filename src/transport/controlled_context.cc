@@ -140,9 +140,7 @@ int ControlledContext::event_fd() const {
 Status ControlledContext::progress(milliseconds timeout, std::vector<Request*>& completed) try {
   core_->poller.enter();
   Status status = run(timeout);
-  for (ControlledEndpoint* endpoint : core_->reporting) endpoint->report(completed);
-  core_->reporting.clear();
-  core_->notable = false;
+  core_->tell(completed);
   if (watched_ && status.ok()) {
     status = core_->arm();
     if (core_->poll()) core_->poller.wake();
@@ -192,13 +190,15 @@ Status ControlledContext::look() {
   if (now >= next_tick_) {
     // Those that need another one ask for it.
     next_tick_ = Clock::time_point::max();
-    for (ControlledEndpoint* const endpoint : core_->endpoints) endpoint->on_tick(now);
+    for (CommonEndpoint* const endpoint : core_->endpoints) endpoint->on_tick(now);
   }
   if (!core_->control_due && now < next_control_) return Status();
   next_control_ = now + kControlTick;
   core_->control_due = false;
   ONEBIT_RETURN_IF_ERROR(core_->control->progress(milliseconds(0), control_completed_));
-  for (ControlledEndpoint* const endpoint : core_->endpoints) endpoint->on_control();
+  for (CommonEndpoint* const endpoint : core_->endpoints) {
+    static_cast<ControlledEndpoint*>(endpoint)->on_control();
+  }
   return Status();
 }
 

@@ -1,35 +1,30 @@
-// What a transport over a device has to say for itself, and what its context, listeners and endpoints share:
-// the control connections' context, the epoll set, ended requests, timers.
+// What a transport over a device has to say for itself, and what its context, listeners and endpoints share
+// beside what those of all transports do: the control connections' context.
 //
 // Such a transport (verbs, UCX) makes a connection of TCP first, its control connection, proven by the
 // handshake; controlled_context.h, controlled_listener.h and controlled_endpoint.h are the common part of
-// these transports. Held by shared_ptr, so that the order in which a user destroys them does not matter.
-// Threads: one at a time, except Poller::wake. In a forked child everything may be destroyed, and nothing
-// else; the parent goes on.
+// these transports. Threads: one at a time, except Poller::wake. In a forked child everything may be
+// destroyed, and nothing else; the parent goes on.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "base/settings.h"
 #include "base/unique_socket.h"
-#include "transport/poller.h"
+#include "transport/common_endpoint.h"
 #include "transport/transport.h"
 
 namespace onebit::transport {
 
 class ControlledEndpoint;
-using Clock = std::chrono::steady_clock;
 
-class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
+class ControlledCore : public CommonCore, public std::enable_shared_from_this<ControlledCore> {
  public:
-  explicit ControlledCore(const Settings& s) : settings(s) {}
+  using CommonCore::CommonCore;
   ControlledCore(const ControlledCore&) = delete;
   ControlledCore& operator=(const ControlledCore&) = delete;
   virtual ~ControlledCore() = default;
@@ -63,21 +58,9 @@ class ControlledCore : public std::enable_shared_from_this<ControlledCore> {
   }
   /// True in a child that was forked since.
   bool is_inherited() const noexcept { return generation_ != UniqueSocket::process_generation(); }
-  /// Has the timers looked at within `delay`.
-  void ask_tick(std::chrono::milliseconds delay) noexcept { asked_tick = std::min(asked_tick, delay); }
 
-  const Settings settings;
-  Poller poller;
   std::unique_ptr<Context> control;  ///< of TCP
   bool control_due = true;           ///< it may have something to do
-  bool notable = false;              ///< something happened for which progress() returns
-  // Room for all endpoints is reserved in each of the three when one is made: adding never fails.
-  std::vector<ControlledEndpoint*> endpoints;
-  std::vector<ControlledEndpoint*> failed;     ///< in the order of failing
-  std::vector<ControlledEndpoint*> reporting;  ///< those with ended requests to report
-  std::chrono::milliseconds asked_tick = kNoTick;
-
-  static constexpr std::chrono::milliseconds kNoTick = std::chrono::milliseconds::max();
 
  private:
   const std::uint32_t generation_ = UniqueSocket::process_generation();

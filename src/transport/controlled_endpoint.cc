@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
-
 namespace onebit::transport {
 namespace {
 
@@ -12,23 +10,14 @@ using std::chrono::milliseconds;
 
 constexpr std::uint64_t kControlTag = 1;
 constexpr milliseconds kCloseTick{2};
-constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
 
 }  // namespace
 
-ControlledEndpoint::ControlledEndpoint(std::shared_ptr<ControlledCore> core, std::size_t most_control)
-    : core_(std::move(core)), hearing_(most_control) {
-  const std::size_t room = core_->endpoints.size() + 1;
-  core_->failed.reserve(room);
-  core_->reporting.reserve(room);
-  core_->endpoints.push_back(this);
-}
+ControlledEndpoint::ControlledEndpoint(const std::shared_ptr<ControlledCore>& core, std::size_t most_control)
+    : CommonEndpoint(core), core_(core.get()), hearing_(most_control) {}
 
 ControlledEndpoint::~ControlledEndpoint() {
-  control_.reset();
-  std::erase(core_->endpoints, this);
-  std::erase(core_->failed, this);
-  std::erase(core_->reporting, this);
+  control_.reset();  // before the requests that it may have
 }
 
 // --- The control connection ---
@@ -46,15 +35,12 @@ void ControlledEndpoint::begin_accepting(std::span<const std::byte> hello) {
 
 void ControlledEndpoint::expect_answers(std::span<const std::byte> hello) {
   hello_.assign(hello.begin(), hello.end());
-  const milliseconds limit = core_->settings.init_timeout;
-  opening_deadline_ = Clock::now() + limit;
-  core_->ask_tick(limit);
+  expect_answer();
   core_->control_due = true;
 }
 
-void ControlledEndpoint::become_ready() {
-  state_ = State::kReady;
-  core_->notable = true;
+void ControlledEndpoint::become_ready() noexcept {
+  CommonEndpoint::become_ready();
   core_->control_due = true;
 }
 
@@ -110,134 +96,15 @@ Status ControlledEndpoint::bad_data(std::string_view what) const {
   return Status::error(Code::kDataError, "{}: sent {}", peer(), what);
 }
 
-// --- Requests ---
-
-Status ControlledEndpoint::prepare_send(Request& request, const void* data, std::size_t bytes,
-                                        std::uint64_t tag, std::uint32_t check) {
-  if (request.state == Request::State::kPending) {
-    return Status(Code::kInvalidUsage, "the request is already pending");
-  }
-  if (state_ == State::kFailed) return status_;
-  if (state_ == State::kConnecting) {
-    return Status::error(Code::kInvalidUsage, "{}: not yet connected", peer());
-  }
-  if (finishing_) return Status::error(Code::kInvalidUsage, "{}: send after finish", peer());
-  if (bytes > kMaxMessageBytes) return Status::error(Code::kInvalidArgument, "a message of {} bytes", bytes);
-  request.state = Request::State::kPending;
-  // Only read from.
-  request.data = static_cast<std::byte*>(const_cast<void*>(data));
-  request.capacity = request.bytes = bytes;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  request.sequence = next_send_++;
-  return Status();
-}
-
-Status ControlledEndpoint::post(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
-                                std::uint32_t check) {
-  if (request.state == Request::State::kPending) {
-    return Status(Code::kInvalidUsage, "the request is already pending");
-  }
-  if (state_ == State::kFailed) return status_;
-  if (state_ == State::kConnecting) {
-    return Status::error(Code::kInvalidUsage, "{}: not yet connected", peer());
-  }
-  if (state_ == State::kFinished) {
-    return Status::error(Code::kRemoteError, "{}: has finished and sends no more messages", peer());
-  }
-  request.state = Request::State::kPending;
-  request.data = static_cast<std::byte*>(data);
-  request.capacity = capacity;
-  request.bytes = 0;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  posted_.push(request);
-  return Status();
-}
-
-Request* ControlledEndpoint::find_posted(std::uint64_t tag, Request*& previous) const noexcept {
-  previous = nullptr;
-  Request* request = posted_.first();
-  while (request != nullptr && request->tag != tag) {
-    previous = request;
-    request = request->next;
-  }
-  return request;
-}
-
-Result<Request*> ControlledEndpoint::posted_for(std::uint64_t tag, std::uint32_t check, std::uint64_t bytes) {
-  Request* previous = nullptr;
-  Request* const request = find_posted(tag, previous);
-  if (request == nullptr) {
-    if (!posted_.empty()) core_->notable = true;  // it blocks them
-    return request;
-  }
-  if (check != request->check) {
-    return Status::error(
-        Code::kInvalidUsage,
-        "{}: its message with tag {:#x} has check word {:#x}, here {:#x} is expected: the two "
-        "ends do not do the same",
-        peer(), tag, check, request->check);
-  }
-  if (bytes > request->capacity) {
-    return Status::error(Code::kInvalidUsage,
-                         "{}: its message with tag {:#x} has {} bytes, the receive here {}", peer(), tag,
-                         bytes, request->capacity);
-  }
-  return request;
-}
-
-void ControlledEndpoint::take_posted(Request& request) noexcept {
-  Request* previous = nullptr;
-  find_posted(request.tag, previous);
-  posted_.remove(request, previous);
-}
-
 std::optional<WaitingMessage> ControlledEndpoint::waiting(std::uint64_t tag, std::uint64_t bytes) const {
-  Request* previous = nullptr;
-  if (find_posted(tag, previous) != nullptr) return std::nullopt;
+  if (has_posted(tag)) return std::nullopt;
   return WaitingMessage{tag, bytes, !posted_.empty()};
-}
-
-void ControlledEndpoint::end(Request& request, Request::State state) noexcept {
-  request.state = state;
-  core_->notable = true;
-  if (!request.notify) return;
-  if (ended_.empty()) core_->reporting.push_back(this);
-  ended_.push(request);
-  core_->poller.announce();
-}
-
-void ControlledEndpoint::report(std::vector<Request*>& completed) {
-  while (Request* request = ended_.first()) {
-    completed.push_back(request);
-    ended_.pop();
-  }
-}
-
-void ControlledEndpoint::fail_all(RequestList& list) noexcept {
-  while (Request* request = list.pop()) end(*request, Request::State::kFailed);
 }
 
 // --- Ending ---
 
-void ControlledEndpoint::fail(Status status) {
-  if (state_ == State::kFailed) return;
-  state_ = State::kFailed;
-  status_ = std::move(status);
-  if (!coming_) core_->failed.push_back(this);
-  core_->notable = true;
-  log(LogLevel::kInfo, "transport: {}", status_.message());
-  control_->abort(status_);  // first: the peer learns why before it sees that the transfers stop
-  drop();
-}
-
-void ControlledEndpoint::abort(const Status& reason) noexcept try {
-  fail(reason.ok() ? Status(Code::kAborted, "aborted") : reason);
-} catch (...) {  // no memory for the text: without it
-  control_->abort(reason);
+void ControlledEndpoint::stop(const Status& why) noexcept {
+  control_->abort(why);  // first: the peer learns why before it sees that the transfers stop
   drop();
 }
 
@@ -259,13 +126,7 @@ void ControlledEndpoint::try_goodbye() {
 
 void ControlledEndpoint::check_finished() {
   if (!goodbye_received_ || state_ != State::kReady || !all_taken(goodbye_messages_)) return;
-  if (!posted_.empty()) {
-    return fail(Status::error(Code::kRemoteError,
-                              "{}: has finished, and a message with tag {:#x} was still expected from it",
-                              peer(), posted_.first()->tag));
-  }
-  state_ = State::kFinished;
-  core_->notable = true;
+  become_finished();
   check_closed(Clock::now());
 }
 
@@ -277,14 +138,7 @@ void ControlledEndpoint::check_closed(Clock::time_point now) {
 }
 
 void ControlledEndpoint::on_tick(Clock::time_point now) {
-  if (state_ == State::kConnecting) {
-    if (now < opening_deadline_) {
-      return core_->ask_tick(std::chrono::ceil<milliseconds>(opening_deadline_ - now));
-    }
-    return fail(Status::error(Code::kTimeout, "connect {} {}: not accepted within {} s (ONEBIT_INIT_TIMEOUT)",
-                              coming_ ? "from" : "to", peer(),
-                              core_->settings.init_timeout.count() / 1000.0));
-  }
+  if (waits_for_answer(now)) return;
   if (!goodbye_sent_ || closed_ || !usable()) return;
   core_->control_due = true;
   check_closed(now);

@@ -1,9 +1,9 @@
 // What an end of a connection with a control connection has, whatever transport carries its messages: its
-// life, its lists of requests.
+// life.
 //
 // The control connection carries what must not get lost when something goes wrong: the introduction of the
-// two ends, the goodbye, the reason of an abort, and the death of the peer's process. Invariant: after fail()
-// no request is pending, and nothing reads or writes their memory any more. Threads: those of the context.
+// two ends, the goodbye, the reason of an abort, and the death of the peer's process. Threads: those of the
+// context.
 #pragma once
 
 #include <array>
@@ -16,40 +16,31 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/common_endpoint.h"
 #include "transport/controlled_core.h"
 #include "transport/controlled_wire.h"
-#include "transport/request_list.h"
 #include "transport/transport.h"
 
 namespace onebit::transport {
 
-class ControlledEndpoint : public Endpoint {
+class ControlledEndpoint : public CommonEndpoint {
  public:
   ~ControlledEndpoint() override;
 
-  State state() const final { return state_; }
-  const Status& status() const final { return status_; }
   std::string peer() const final { return control_->peer(); }
-  std::span<const std::byte> hello() const final { return hello_; }
   void finish() final;
-  bool closed() const final { return closed_ || state_ == State::kFailed; }
-  void abort(const Status& reason) noexcept final;
-  Counters counters() const final { return counters_; }
 
   // For the core and the context.
   /// Takes what the control connection has brought.
   void on_control();
-  void on_tick(Clock::time_point now);
-  /// Moves requests that have ended to `completed`.
-  void report(std::vector<Request*>& completed);
-  void fail(Status status);
-  bool belongs_to(const ControlledCore& core) const noexcept { return core_.get() == &core; }
+  void on_tick(Clock::time_point now) final;
+  bool belongs_to(const ControlledCore& core) const noexcept { return core_ == &core; }
   /// From now on it is the user's, not a listener's.
   void hand_out() noexcept { coming_ = false; }
 
  protected:
   /// `most_control`: the longest message of the control connection.
-  ControlledEndpoint(std::shared_ptr<ControlledCore> core, std::size_t most_control);
+  ControlledEndpoint(const std::shared_ptr<ControlledCore>& core, std::size_t most_control);
 
   // What a transport does.
   /// An introduction or `ready`, as it came.
@@ -72,11 +63,9 @@ class ControlledEndpoint : public Endpoint {
   void begin_connecting(std::unique_ptr<Endpoint> control, std::span<const std::byte> hello);
   /// The same for an end that was accepted, as long as it needs further answers.
   void begin_accepting(std::span<const std::byte> hello);
-  /// The peer has said what it had to: messages may be sent and received.
-  void become_ready();
+  void become_ready() noexcept final;
   /// `request`: one of `said_`, each for one message.
   Status say(Request& request, std::vector<std::byte> what);
-  bool usable() const noexcept { return state_ == State::kReady || state_ == State::kFinished; }
   /// The connection broke; what the peer had said before, on the control connection, is taken first.
   void on_broken(Status status);
   Status bad_data(std::string_view what) const;
@@ -84,30 +73,13 @@ class ControlledEndpoint : public Endpoint {
   void check_finished();
   void check_closed(Clock::time_point now);
 
-  // Requests
-  Status prepare_send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
-                      std::uint32_t check);
-  Status post(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check);
-  /// The posted receive that takes a message; null when there is none yet. An error when the two ends do not
-  /// agree on the message.
-  Result<Request*> posted_for(std::uint64_t tag, std::uint32_t check, std::uint64_t bytes);
-  /// Takes out what posted_for has found.
-  void take_posted(Request& request) noexcept;
   std::optional<WaitingMessage> waiting(std::uint64_t tag, std::uint64_t bytes) const;
-  void end(Request& request, Request::State state) noexcept;
-  /// Ends those of a list as failed.
-  void fail_all(RequestList& list) noexcept;
 
-  std::shared_ptr<ControlledCore> core_;
+  ControlledCore* const core_;
   std::unique_ptr<Endpoint> control_;
-  std::vector<std::byte> hello_;
-  Counters counters_;
   Status broken_;
   std::array<Request, 3> said_;
-  std::uint32_t next_send_ = 0;  ///< the sequence of the next message
-  RequestList posted_;
   bool open_ = false;  ///< the peer can receive
-  bool finishing_ = false;
   bool goodbye_sent_ = false;
   bool goodbye_received_ = false;
   Clock::time_point goodbye_at_{};      ///< when it was sent
@@ -118,18 +90,12 @@ class ControlledEndpoint : public Endpoint {
   void expect_answers(std::span<const std::byte> hello);
   Status hear();
   Status take(std::span<const std::byte> bytes);
-  Request* find_posted(std::uint64_t tag, Request*& previous) const noexcept;
+  void stop(const Status& why) noexcept final;
 
-  State state_ = State::kConnecting;
-  Status status_;
-  RequestList ended_;  ///< with `notify`, not yet reported
   Request heard_;
   std::vector<std::byte> hearing_;
   std::array<std::vector<std::byte>, 3> saying_;
-  Clock::time_point opening_deadline_ = Clock::time_point::max();
-  bool coming_ = false;  ///< still a listener's
   bool hearing_begun_ = false;
-  bool closed_ = false;
 };
 
 }  // namespace onebit::transport

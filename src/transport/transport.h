@@ -65,6 +65,9 @@ struct DmaBuf {
   std::uint64_t offset = 0;  ///< of the range in it
 };
 
+/// Longer messages are an error.
+inline constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
+
 /// One outstanding send or receive. Owned by the caller, who must keep it and the buffer in place while it is
 /// pending; with `notify`, the Request until it is reported or its Endpoint is destroyed. Requests of a
 /// destroyed Endpoint end as kFailed and are not reported.

@@ -40,14 +40,14 @@ std::string error_of(const std::string& name, const std::string& value) {
 TEST(Settings, EveryRowReadsWhatItShows) {
   const Settings defaults;
   for (const SettingRow& row : setting_rows()) {
-    const std::string shown = row.show(defaults);
+    const std::string shown = row.value.show(defaults);
     if (shown.empty()) continue;  // unset by default
     Settings other;
-    EXPECT_TRUE(row.parse(other, shown).ok()) << row.name << "=" << shown;
-    EXPECT_EQ(shown, row.show(other)) << row.name;
+    EXPECT_TRUE(row.value.parse(other, shown).ok()) << row.name << "=" << shown;
+    EXPECT_EQ(shown, row.value.show(other)) << row.name;
     const auto read_back = read({{std::string(row.name), shown}});
     ASSERT_TRUE(read_back.ok()) << read_back.status().message();
-    EXPECT_EQ(shown, row.show(*read_back));
+    EXPECT_EQ(shown, row.value.show(*read_back));
   }
 }
 

@@ -65,15 +65,7 @@ TEST_P(Connections, ConnectAndAcceptReturnNullUntilThePeerHasDoneItsPart) {
     ASSERT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess);
     ASSERT_EQ(send, nullptr) << "nobody has accepted";
   }
-  ASSERT_TRUE(until([&] {
-    if (send == nullptr) {
-      EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess);
-    }
-    if (receive == nullptr) {
-      EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
-    }
-    return send != nullptr && receive != nullptr;
-  }));
+  ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive));
   expect_service(send, receive);
   EXPECT_EQ(net.close_send(send), Result::kSuccess);
   EXPECT_EQ(net.close_receive(receive), Result::kSuccess);
@@ -85,15 +77,7 @@ TEST_P(Connections, AHandleCarriesNoStateOfAnAttemptOnceThatHasSucceeded) {
   void* const listening = listen(handle);
   const Handle fresh = handle;
   void *send = nullptr, *receive = nullptr;
-  ASSERT_TRUE(until([&] {
-    if (send == nullptr) {
-      EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess);
-    }
-    if (receive == nullptr) {
-      EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
-    }
-    return send != nullptr && receive != nullptr;
-  }));
+  ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive));
   EXPECT_EQ(handle, fresh);
   net.close_send(send);
   net.close_receive(receive);
@@ -106,15 +90,7 @@ TEST_P(Connections, OneListenerAcceptsSeveralConnectionsWhileTheFirstIsInUse) {
   std::vector<void*> sends, receives;
   for (int i = 0; i < 3; ++i) {
     void *send = nullptr, *receive = nullptr;
-    ASSERT_TRUE(until([&] {
-      if (send == nullptr) {
-        EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess);
-      }
-      if (receive == nullptr) {
-        EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
-      }
-      return send != nullptr && receive != nullptr;
-    }));
+    ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive));
     sends.push_back(send);
     receives.push_back(receive);
     for (std::size_t j = 0; j < sends.size(); ++j) expect_service(sends[j], receives[j]);
@@ -176,15 +152,7 @@ TEST_P(Connections, AHandleOfAnotherJobWithALeftOverAttemptStartsANewOne) {
   void* const other = listen(theirs);
   std::memcpy(theirs.data() + 120, ours.data() + 120, 8);
   void* receive = nullptr;
-  ASSERT_TRUE(until([&] {
-    if (send == nullptr) {
-      EXPECT_EQ(net.connect(a.ctx(), 0, theirs.data(), &send), Result::kSuccess);
-    }
-    if (receive == nullptr) {
-      EXPECT_EQ(net.accept(other, &receive), Result::kSuccess);
-    }
-    return send != nullptr && receive != nullptr;
-  }));
+  ASSERT_TRUE(make_comms(a, 0, theirs.data(), other, send, receive));
   expect_service(send, receive);
   net.close_send(send);
   net.close_receive(receive);
@@ -303,15 +271,7 @@ TEST_P(Connections, ClosingTwiceAndAfterFinalizeIsHarmless) {
   {
     const Communicator c(net);
     ASSERT_EQ(net.listen(c.ctx(), 0, handle.data(), &listening), Result::kSuccess);
-    ASSERT_TRUE(until([&] {
-      if (send == nullptr) {
-        EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess);
-      }
-      if (receive == nullptr) {
-        EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess);
-      }
-      return send != nullptr && receive != nullptr;
-    }));
+    ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive));
     if (c.ctx() != nullptr) {
       EXPECT_EQ(net.finalize(c.ctx()), Result::kSuccess);
     }

@@ -4,11 +4,13 @@
 
 #include <cstring>
 
-#include "child.h"
 #include "net_pair.h"
+#include "support/child.h"
 
 namespace onebit::nccl_net::test {
 namespace {
+
+using onebit::testing::Child;
 
 using Handle = std::array<std::byte, abi::kHandleBytes>;
 constexpr auto kPrompt = std::chrono::seconds(5);

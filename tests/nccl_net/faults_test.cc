@@ -11,12 +11,14 @@
 #include <cstring>
 #include <utility>
 
-#include "child.h"
 #include "net_pair.h"
+#include "support/child.h"
 #include "tcp_raw_peer.h"
 
 namespace onebit::nccl_net::test {
 namespace {
+
+using onebit::testing::Child;
 
 using Handle = std::array<std::byte, abi::kHandleBytes>;
 using transport::test::raw_connect;
@@ -91,17 +93,7 @@ TEST_P(Faults, StrangersBeforeAndDuringAcceptDelayNobody) {
     ASSERT_EQ(receive, nullptr) << "a stranger was taken for the peer";
     if (i % 20 == 0) come();
   }
-  ASSERT_TRUE(until(
-      [&] {
-        if (send == nullptr) {
-          EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess) << take_log();
-        }
-        if (receive == nullptr) {
-          EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess) << take_log();
-        }
-        return send != nullptr && receive != nullptr;
-      },
-      std::chrono::seconds(10)));
+  ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive, std::chrono::seconds(10)));
   come();
   net.close_listen(listening);
   net.close_send(send);
@@ -192,15 +184,7 @@ TEST_P(Faults, ConnectionsThatAreMadeAndClosedAThousandTimesLeaveNothing) {
     ASSERT_EQ(net.listen(b.ctx(), 0, handle.data(), &listening), Result::kSuccess) << take_log();
     for (int i = 0; i < 10; ++i) {
       void *send = nullptr, *receive = nullptr;
-      ASSERT_TRUE(until([&] {
-        if (send == nullptr) {
-          EXPECT_EQ(net.connect(a.ctx(), 0, handle.data(), &send), Result::kSuccess) << take_log();
-        }
-        if (receive == nullptr) {
-          EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess) << take_log();
-        }
-        return (send != nullptr && receive != nullptr) || HasFailure();
-      }));
+      ASSERT_TRUE(make_comms(a, 0, handle.data(), listening, send, receive));
       net.close_send(send);
       net.close_receive(receive);
     }

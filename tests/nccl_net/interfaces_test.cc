@@ -10,12 +10,14 @@
 #include <set>
 
 #include "bootstrap/interfaces.h"
-#include "child.h"
 #include "net_pair.h"
+#include "support/child.h"
 #include "transport/tcp/tcp_handle.h"
 
 namespace onebit::nccl_net::test {
 namespace {
+
+using onebit::testing::Child;
 
 using Handle = std::array<std::byte, abi::kHandleBytes>;
 

@@ -83,16 +83,6 @@ bool until(const std::function<bool()>& step, std::chrono::milliseconds limit) {
   return true;
 }
 
-std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed) {
-  std::vector<std::byte> made(bytes);
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
-  for (std::size_t i = 0; i < bytes; i += 8) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    std::memcpy(made.data() + i, &state, std::min<std::size_t>(8, bytes - i));
-  }
-  return made;
-}
-
 std::size_t open_descriptors() {
   std::size_t count = 0;
   DIR* const folder = ::opendir("/proc/self/fd");
@@ -109,22 +99,29 @@ Communicator::~Communicator() {
   EXPECT_EQ(net_.finalize(ctx_), Result::kSuccess);
 }
 
+bool make_comms(const Communicator& from, int device, void* handle, void* listening, void*& send,
+                void*& receive, std::chrono::milliseconds limit) {
+  const Net& net = from.net();
+  const auto step = [&] {
+    if (send == nullptr) {
+      EXPECT_EQ(net.connect(from.ctx(), device, handle, &send, from.traffic_class()), Result::kSuccess)
+          << take_log();
+    }
+    if (receive == nullptr) {
+      EXPECT_EQ(net.accept(listening, &receive), Result::kSuccess) << take_log();
+    }
+    return (send != nullptr && receive != nullptr) || ::testing::Test::HasFailure();
+  };
+  return until(step, limit);
+}
+
 Connection::Connection(const Communicator& from, const Communicator& to, int device) : net(from.net()) {
   std::array<std::byte, abi::kHandleBytes> handle{};
   void* listening = nullptr;
   EXPECT_EQ(net.listen(to.ctx(), device, handle.data(), &listening), Result::kSuccess) << take_log();
   if (listening == nullptr) return;
-  EXPECT_TRUE(until([&] {
-    if (send_ == nullptr) {
-      EXPECT_EQ(net.connect(from.ctx(), device, handle.data(), &send_, from.traffic_class()),
-                Result::kSuccess)
-          << take_log();
-    }
-    if (receive_ == nullptr) {
-      EXPECT_EQ(net.accept(listening, &receive_), Result::kSuccess) << take_log();
-    }
-    return made() || ::testing::Test::HasFailure();
-  })) << "connect and accept do not come to an end";
+  EXPECT_TRUE(make_comms(from, device, handle.data(), listening, send_, receive_))
+      << "connect and accept do not come to an end";
   EXPECT_EQ(net.close_listen(listening), Result::kSuccess);
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/deadline.h"
 #include "nccl_net_driver/net_library.h"
+#include "support/pattern.h"
 
 namespace onebit::nccl_net::test {
 
@@ -43,8 +44,7 @@ std::string whole_log();
 /// Calls `step` until it says true; false when the time is up.
 bool until(const std::function<bool()>& step, std::chrono::milliseconds limit = kLimit);
 
-/// Bytes that depend on the position and on `seed`.
-std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed);
+using onebit::testing::pattern;
 /// Descriptors that this process has open.
 std::size_t open_descriptors();
 
@@ -64,6 +64,11 @@ class Communicator {
   void* ctx_ = nullptr;
   int traffic_class_;
 };
+
+/// Calls connect and accept, whichever has not given its comm yet, until both have. False when the time is
+/// up.
+bool make_comms(const Communicator& from, int device, void* handle, void* listening, void*& send,
+                void*& receive, std::chrono::milliseconds limit = kLimit);
 
 /// A connection from `from` to `to`.
 class Connection {

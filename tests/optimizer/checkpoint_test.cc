@@ -233,6 +233,9 @@ TEST(State, OfAnotherOptimizerIsRefused) {
   Options original = short_options(Kind::kOneBitLamb);
   original.deepspeed_compat = true;
   EXPECT_THAT(load_one(directory, original).message(), HasSubstr("not of OneBitLamb in deepspeed_compat"));
+  Options papers = short_options(Kind::kOneBitLamb);
+  papers.norm_factor = false;
+  EXPECT_THAT(load_one(directory, papers).message(), HasSubstr("its norm_factor"));
   Options other = short_options(Kind::kOneBitLamb);
   other.name = "critic";
   EXPECT_THAT(load_one(directory, other).message(), HasSubstr("no state of an optimizer 'critic'"));

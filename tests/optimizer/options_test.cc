@@ -123,6 +123,10 @@ TEST(Section, MayAskForOurOwn) {
   EXPECT_EQ(options->freeze_step, Options::kAutomatic);
   EXPECT_EQ(options->gradient_clipping, 1);
   EXPECT_TRUE(options->bound_moves);
+  const auto papers = parse_deepspeed(R"({"type": "OneBitLamb", "params": {"norm_factor": false}})");
+  ASSERT_TRUE(papers.ok());
+  EXPECT_FALSE(papers->norm_factor);
+  EXPECT_TRUE(default_options(Kind::kOneBitLamb).norm_factor);
   const auto unbounded = parse_deepspeed(R"({"type": "ZeroOneAdam", "params": {"bound_moves": false}})");
   ASSERT_TRUE(unbounded.ok());
   EXPECT_FALSE(unbounded->bound_moves);

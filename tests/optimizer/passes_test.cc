@@ -186,14 +186,17 @@ TEST(Passes, KeepMovesWithinTheirBound) {
 
 TEST(Passes, SumAndMaximumAreThoseOfAllElements) {
   Block block(kBlock);
-  double squares = 0, weights = 0, zeros = 0;
+  double squares = 0, weights = 0, momentum = 0, live_momentum = 0, zeros = 0;
   float largest = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
     squares += std::pow(static_cast<double>(block.g[i]), 2);
     weights += std::pow(static_cast<double>(block.w[i]), 2);
     largest = std::max(largest, std::abs(block.g[i]));
+    momentum += std::pow(static_cast<double>(block.m[i]), 2);
+    if (block.v[i] > 0) live_momentum += std::pow(static_cast<double>(block.m[i]), 2);
     zeros += block.v[i] == 0 ? 1 : 0;
   }
+  ASSERT_LT(live_momentum, momentum);
   const auto run = [&](Pass pass, bool masked) {
     Block fresh(kBlock);
     return passes().back().kernel(pass, masked)(scalars(), fresh.arrays(), kBlock);
@@ -201,6 +204,9 @@ TEST(Passes, SumAndMaximumAreThoseOfAllElements) {
   EXPECT_NEAR(run(Pass::kCheck, false).first, squares, squares * 1e-6);
   EXPECT_EQ(run(Pass::kCheck, false).largest, largest);
   EXPECT_NEAR(run(Pass::kLambNorms, false).first, weights, weights * 1e-6);
+  EXPECT_NEAR(run(Pass::kNorms, false).first, momentum, momentum * 1e-6);
+  EXPECT_NEAR(run(Pass::kNorms, true).first, live_momentum, live_momentum * 1e-6);
+  EXPECT_NEAR(run(Pass::kNorms, true).second, weights, weights * 1e-6);
   EXPECT_EQ(run(Pass::kVarianceNorm, false).second, static_cast<float>(zeros));
 }
 

@@ -74,6 +74,12 @@ TEST(Resume, KeepsElementsWithoutVarianceWhereTheyAre) {
   }
 }
 
+TEST(Resume, RemembersTheNormsThatAFactorByNormsRefersTo) {
+  Options options = short_options(Kind::kOneBitLamb);
+  options.freeze_step = 10;
+  for (const int at : {9, 10, 19, 21, 39, 41, 50}) expect_the_same_end(options, at, 55, nothing);
+}
+
 TEST(Resume, GoesOnWithTheLearningRateThatWasSet) {
   for (const Kind kind : kAllKinds) {
     for (const int at : {10, 33, 42}) {

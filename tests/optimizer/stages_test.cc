@@ -241,6 +241,7 @@ TEST(Ranks, WithOtherHyperParametersAreToldWhich) {
       {Kind::kOneBitLamb, "freeze_step 21", [](Options& o) { o.freeze_step = 21; }},
       {Kind::kOneBitAdam, "gradient_clipping 1", [](Options& o) { o.gradient_clipping = 1; }},
       {Kind::kOneBitAdam, "deepspeed_compat", [](Options& o) { o.deepspeed_compat = true; }},
+      {Kind::kOneBitLamb, "norm_factor false", [](Options& o) { o.norm_factor = false; }},
       {Kind::kOneBitAdam, "bound_moves false", [](Options& o) { o.bound_moves = false; }},
       {Kind::kZeroOneAdam, "local_step_clipper 5", [](Options& o) { o.local_step_clipper = 5; }},
       {Kind::kAdam, "bias_correction false", [](Options& o) { o.bias_correction = false; }},

@@ -12,7 +12,7 @@
 namespace onebit::transport::test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// As on a machine whose devices take them.
 Variant with_gpus(const std::string& first, const std::string& second) {

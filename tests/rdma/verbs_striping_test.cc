@@ -13,7 +13,7 @@
 namespace onebit::transport::test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kLarge = 24UL << 20;
 /// Packets of data for half of it, at the devices' largest.

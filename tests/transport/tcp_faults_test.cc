@@ -11,43 +11,19 @@
 #include <cstring>
 #include <functional>
 
+#include "support/child.h"
 #include "transport_pair.h"
 
 namespace onebit::transport::test {
 namespace {
 
 using State = Endpoint::State;
+using onebit::testing::Child;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A forked child that runs `body` and exits with its result; killed at the end if it is still there.
-class Child {
- public:
-  explicit Child(const std::function<int()>& body) : pid_(::fork()) {
-    if (pid_ == 0) _exit(body());
-  }
-  ~Child() {
-    if (pid_ > 0) {
-      signal(SIGKILL);
-      wait();
-    }
-  }
-  void signal(int number) const { ::kill(pid_, number); }
-  /// The exit status; -1 if a signal ended it.
-  int wait() {
-    int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  pid_t pid_;
-};
-
 /// A listener here, whose handle a child knows; the child connects and then does as it is told.
-struct TcpFaults : testing::Test {
+struct TcpFaults : ::testing::Test {
   explicit TcpFaults(const Variant& v = tcp_variant("", 2)) : variant(v), context(make(variant)) {
     auto made = context->listen(0);
     EXPECT_TRUE(made.ok());
@@ -95,8 +71,8 @@ TEST_F(TcpFaults, APeerKilledWhenIdleIsNoticed) {
   ASSERT_TRUE(fails_within(seconds(2)));
   EXPECT_TRUE(is_failed(receive));
   EXPECT_EQ(peer->status().code(), Code::kRemoteError);
-  EXPECT_THAT(peer->status().message(), testing::StartsWith("127.0.0.1:"));
-  EXPECT_THAT(peer->status().message(), testing::HasSubstr("closed the connection (the process ended?)"));
+  EXPECT_THAT(peer->status().message(), ::testing::StartsWith("127.0.0.1:"));
+  EXPECT_THAT(peer->status().message(), ::testing::HasSubstr("closed the connection (the process ended?)"));
   EXPECT_EQ(context->failed(), peer.get());
 }
 
@@ -125,7 +101,7 @@ TEST_F(TcpFaults, APeerKilledWhileItReceivesIsNoticed) {
   child->signal(SIGKILL);
   ASSERT_TRUE(fails_within(seconds(2)));
   EXPECT_TRUE(is_failed(send));
-  EXPECT_THAT(peer->status().message(), testing::HasSubstr("closed the connection"));
+  EXPECT_THAT(peer->status().message(), ::testing::HasSubstr("closed the connection"));
 }
 
 TEST_F(TcpFaults, APeerKilledBehindUnreadMessagesIsNoticed) {
@@ -140,7 +116,7 @@ TEST_F(TcpFaults, APeerKilledBehindUnreadMessagesIsNoticed) {
   EXPECT_FALSE(fails_within(milliseconds(100)));
   child->signal(SIGKILL);
   ASSERT_TRUE(fails_within(seconds(2)));
-  EXPECT_THAT(peer->status().message(), testing::HasSubstr("closed the connection"));
+  EXPECT_THAT(peer->status().message(), ::testing::HasSubstr("closed the connection"));
 }
 
 TEST_F(TcpFaults, AReasonBehindUnreadMessagesArrives) {
@@ -154,7 +130,7 @@ TEST_F(TcpFaults, AReasonBehindUnreadMessagesArrives) {
     return 0;
   });
   ASSERT_TRUE(fails_within(seconds(2)));
-  EXPECT_THAT(peer->status().message(), testing::HasSubstr("rank 5 has lost its disk"));
+  EXPECT_THAT(peer->status().message(), ::testing::HasSubstr("rank 5 has lost its disk"));
 }
 
 struct TcpShortLinkTimeout : TcpFaults {

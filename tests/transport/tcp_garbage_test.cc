@@ -13,7 +13,7 @@ namespace {
 using State = Endpoint::State;
 using std::chrono::milliseconds;
 
-struct TcpGarbage : testing::Test {
+struct TcpGarbage : ::testing::Test {
   std::unique_ptr<Context> context = make(tcp_variant("", 2));
 
   /// What the endpoint says of `bytes` on flow 0 of `flows`, with one receive of 100 bytes with tag 1 posted.
@@ -120,7 +120,7 @@ TEST_F(TcpGarbage, AReasonWithOddBytesIsShownSafely) {
   header.segment_bytes = static_cast<std::uint32_t>(text.size());
   const Status status = status_after(segment(header, std::as_bytes(std::span(text))));
   EXPECT_EQ(status.code(), Code::kRemoteError);
-  EXPECT_THAT(status.message(), testing::HasSubstr("bad [31m news"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("bad [31m news"));
 }
 
 TEST_F(TcpGarbage, RandomMutationsNeverWriteOutsideAndNeverCrash) {

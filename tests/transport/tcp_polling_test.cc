@@ -13,11 +13,11 @@ namespace {
 
 using State = Endpoint::State;
 
-class TcpPolling : public testing::TestWithParam<std::uint32_t> {
+class TcpPolling : public ::testing::TestWithParam<std::uint32_t> {
  protected:
   Pair pair{tcp_variant("", GetParam())};
 };
-INSTANTIATE_TEST_SUITE_P(Flows, TcpPolling, testing::Values(1U, 3U));
+INSTANTIATE_TEST_SUITE_P(Flows, TcpPolling, ::testing::Values(1U, 3U));
 
 TEST_P(TcpPolling, SmallMessagesBetweenLargerOnesArriveWholeAndInOrder) {
   ASSERT_TRUE(pair.connected());
@@ -79,7 +79,7 @@ TEST_P(TcpPolling, AnOrderlyEndRightAfterSmallMessagesIsNoFailure) {
 }
 
 /// The peer is a raw socket that has sent `small` messages of one byte, all received by polling.
-struct TcpPollingOfARawPeer : testing::TestWithParam<int> {
+struct TcpPollingOfARawPeer : ::testing::TestWithParam<int> {
   std::unique_ptr<Context> context = make(tcp_variant("", 1));
   RawPeer peer{*context, 1};
   std::byte got{};
@@ -111,7 +111,7 @@ struct TcpPollingOfARawPeer : testing::TestWithParam<int> {
   }
 };
 // 0 to 5: with nothing, and with something that is still in the socket.
-INSTANTIATE_TEST_SUITE_P(Before, TcpPollingOfARawPeer, testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(Before, TcpPollingOfARawPeer, ::testing::Range(0, 6));
 
 TEST_P(TcpPollingOfARawPeer, ThatClosesEndsTheNextReceive) {
   peer.sockets[0].reset();

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using State = Endpoint::State;
 
-struct TcpStrangers : testing::Test {
+struct TcpStrangers : ::testing::Test {
   TcpStrangers() : context(make(tcp_variant("", 2))) {
     auto made = context->listen(0);
     EXPECT_TRUE(made.ok());
@@ -104,7 +104,7 @@ TEST_F(TcpStrangers, AnotherKeyIsRefusedAndTheConnectorLearnsIt) {
   ASSERT_TRUE(connecting.ok());
   ASSERT_TRUE(drive({context.get()}, [&] { return (*connecting)->state() == State::kFailed; }));
   EXPECT_EQ((*connecting)->status().code(), Code::kInvalidUsage);
-  EXPECT_THAT((*connecting)->status().message(), testing::HasSubstr((*connecting)->peer()));
+  EXPECT_THAT((*connecting)->status().message(), ::testing::HasSubstr((*connecting)->peer()));
   connecting->reset();
   expect_service();
 }
@@ -135,8 +135,8 @@ TEST_F(TcpStrangers, ARefusedConnectionNamesTheAddress) {
     ASSERT_TRUE(drive({context.get()}, [&] { return (*connecting)->state() == State::kFailed; }));
     status = (*connecting)->status();
   }
-  EXPECT_THAT(status.message(), testing::HasSubstr("connect to 127.0.0.1:"));
-  EXPECT_THAT(status.message(), testing::HasSubstr("refused"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("connect to 127.0.0.1:"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("refused"));
 }
 
 TEST_F(TcpStrangers, AConnectThatNobodyAnswersEndsInATimeout) {
@@ -148,7 +148,7 @@ TEST_F(TcpStrangers, AConnectThatNobodyAnswersEndsInATimeout) {
   ASSERT_TRUE(connecting.ok());
   ASSERT_TRUE(drive({other->get()}, [&] { return (*connecting)->state() == State::kFailed; }));
   EXPECT_EQ((*connecting)->status().code(), Code::kTimeout);
-  EXPECT_THAT((*connecting)->status().message(), testing::HasSubstr("ONEBIT_INIT_TIMEOUT"));
+  EXPECT_THAT((*connecting)->status().message(), ::testing::HasSubstr("ONEBIT_INIT_TIMEOUT"));
 }
 
 TEST_F(TcpStrangers, TooFewFileDescriptorsIsAnErrorThatNamesTheLimit) {
@@ -167,7 +167,7 @@ TEST_F(TcpStrangers, TooFewFileDescriptorsIsAnErrorThatNamesTheLimit) {
   }));
   EXPECT_EQ(context->connect(0, listener->handle(), {}).status().code(), Code::kSystemError);
   setrlimit(RLIMIT_NOFILE, &old);
-  EXPECT_THAT(status.message(), testing::HasSubstr("RLIMIT_NOFILE"));
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("RLIMIT_NOFILE"));
   pass(milliseconds(100));
   expect_service();
 }

@@ -11,7 +11,7 @@ namespace {
 using State = Endpoint::State;
 using std::chrono::milliseconds;
 
-using TransportEnding = testing::TestWithParam<Variant>;
+using TransportEnding = ::testing::TestWithParam<Variant>;
 
 TEST_P(TransportEnding, FinishLetsEverythingArriveFirst) {
   Pair pair(GetParam());
@@ -76,7 +76,7 @@ TEST_P(TransportEnding, AReceiveThatNobodyAnswersBeforeTheGoodbyeFails) {
   ASSERT_TRUE(pair.drive([&] { return has_ended(receive); }));
   EXPECT_TRUE(is_failed(receive));
   EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("finished"));
+  EXPECT_THAT(pair.b->status().message(), ::testing::HasSubstr("finished"));
 }
 
 TEST_P(TransportEnding, BothEndsFinishAtOnceAndDestroyWithoutLoss) {
@@ -118,12 +118,12 @@ TEST_P(TransportEnding, AbortFailsPendingRequestsAndTellsThePeerWhy) {
   EXPECT_TRUE(is_failed(here));
   std::vector<Request*> completed;
   ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed).ok());
-  EXPECT_THAT(completed, testing::ElementsAre(&here));
+  EXPECT_THAT(completed, ::testing::ElementsAre(&here));
   ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
   EXPECT_TRUE(is_failed(there));
   EXPECT_EQ(pair.b->status().code(), Code::kRemoteError);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("rank 3 ran out of patience"));
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("127.0.0.1"));
+  EXPECT_THAT(pair.b->status().message(), ::testing::HasSubstr("rank 3 ran out of patience"));
+  EXPECT_THAT(pair.b->status().message(), ::testing::HasSubstr("127.0.0.1"));
 }
 
 TEST_P(TransportEnding, AbortInTheMiddleOfAMessageFailsThePeer) {
@@ -202,7 +202,7 @@ TEST_P(TransportEnding, MayBeDestroyedInEveryState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, TransportEnding, testing::ValuesIn(all_variants()),
+INSTANTIATE_TEST_SUITE_P(Transports, TransportEnding, ::testing::ValuesIn(all_variants()),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 using State = Endpoint::State;
 using std::chrono::milliseconds;
 
-class TransportMessages : public testing::TestWithParam<Variant> {
+class TransportMessages : public ::testing::TestWithParam<Variant> {
  protected:
   static bool small_buffers() { return GetParam().settings.tcp_sndbuf != 0; }
   /// Sends `bytes` from one end to the other and compares.
@@ -52,9 +52,9 @@ TEST_P(TransportMessages, HandsTheHelloToTheAcceptor) {
   const auto hello = pattern(64, 3);
   Pair pair(GetParam(), hello);
   ASSERT_TRUE(pair.connected());
-  EXPECT_THAT(pair.b->hello(), testing::ElementsAreArray(hello));
-  EXPECT_THAT(pair.a->hello(), testing::ElementsAreArray(hello));
-  EXPECT_THAT(pair.a->peer(), testing::HasSubstr("127.0.0.1:"));
+  EXPECT_THAT(pair.b->hello(), ::testing::ElementsAreArray(hello));
+  EXPECT_THAT(pair.a->hello(), ::testing::ElementsAreArray(hello));
+  EXPECT_THAT(pair.a->peer(), ::testing::HasSubstr("127.0.0.1:"));
 }
 
 TEST_P(TransportMessages, TellsOfAMessageThatNoPostedReceiveExpects) {
@@ -172,7 +172,7 @@ TEST_P(TransportMessages, MatchesByTagAndInOrderWithinATag) {
     ASSERT_TRUE(pair.b->receive(receives[i], &at_b[i], 4, i < 2 ? 6 : 5, 0).ok());
   }
   ASSERT_TRUE(pair.drive([&] { return std::all_of(receives.begin(), receives.end(), has_ended); }));
-  EXPECT_THAT(at_b, testing::ElementsAre(2, 4, 1, 3));
+  EXPECT_THAT(at_b, ::testing::ElementsAre(2, 4, 1, 3));
 }
 
 TEST_P(TransportMessages, AMessageWithoutAReceiveHoldsThoseBehindIt) {
@@ -228,8 +228,8 @@ TEST_P(TransportMessages, ReportsRequestsWithNotifyOnce) {
     ASSERT_TRUE(pair.context_a->progress(milliseconds(0), completed_a).ok());
     ASSERT_TRUE(pair.context_b->progress(milliseconds(0), completed_b).ok());
   }
-  EXPECT_THAT(completed_a, testing::ElementsAre(&send));
-  EXPECT_THAT(completed_b, testing::ElementsAre(&receives[0]));
+  EXPECT_THAT(completed_a, ::testing::ElementsAre(&send));
+  EXPECT_THAT(completed_b, ::testing::ElementsAre(&receives[0]));
 }
 
 TEST_P(TransportMessages, CountsPayloadAndWireBytes) {
@@ -256,9 +256,9 @@ TEST_P(TransportMessages, AMessageLongerThanItsReceiveFailsBothEndsAndSaysWhy) {
       pair.drive([&] { return pair.b->state() == State::kFailed && pair.a->state() == State::kFailed; }));
   EXPECT_TRUE(is_failed(requests[0]));
   EXPECT_EQ(pair.b->status().code(), Code::kInvalidUsage);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("100 bytes"));
+  EXPECT_THAT(pair.b->status().message(), ::testing::HasSubstr("100 bytes"));
   EXPECT_EQ(pair.a->status().code(), Code::kRemoteError);
-  EXPECT_THAT(pair.a->status().message(), testing::HasSubstr("100 bytes"));
+  EXPECT_THAT(pair.a->status().message(), ::testing::HasSubstr("100 bytes"));
   EXPECT_EQ(pair.context_b->failed(), pair.b.get());
 }
 
@@ -271,7 +271,7 @@ TEST_P(TransportMessages, AnotherCheckWordFails) {
   ASSERT_TRUE(pair.a->send(requests[1], bytes.data(), 8, 1, 0x22).ok());
   ASSERT_TRUE(pair.drive([&] { return pair.b->state() == State::kFailed; }));
   EXPECT_EQ(pair.b->status().code(), Code::kInvalidUsage);
-  EXPECT_THAT(pair.b->status().message(), testing::HasSubstr("0x22"));
+  EXPECT_THAT(pair.b->status().message(), ::testing::HasSubstr("0x22"));
 }
 
 TEST_P(TransportMessages, RefusesMisuseWithoutHarm) {
@@ -349,7 +349,7 @@ TEST_P(TransportMessages, ServesManyEndpointsAndOneFailureDisturbsNoOther) {
   EXPECT_EQ(context_a->failed(), nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, TransportMessages, testing::ValuesIn(all_variants()),
+INSTANTIATE_TEST_SUITE_P(Transports, TransportMessages, ::testing::ValuesIn(all_variants()),
                          [](const auto& variant) { return variant.param.name; });
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 
 #include "transport/factory.h"
 #include "transport/tcp/tcp.h"
+#include "transport/verbs/verbs.h"
+#ifdef ONEBIT_WITH_UCX
+#include "transport/ucx/ucx.h"
+#endif
 
 namespace onebit::transport::test {
 
@@ -29,16 +32,40 @@ Variant tcp_variant(const std::string& name, std::uint32_t flows,
   return variant;
 }
 
+namespace {
+
+using Maker = std::function<Result<std::unique_ptr<Context>>(const Settings&)>;
+
+/// Every other context is on `first`.
+Maker on_devices_in_turn(const std::string& first, const std::string& second, const Maker& make) {
+  return [first, second, make](const Settings& settings) {
+    static std::atomic<unsigned> made{0};
+    Settings own = settings;
+    own.ib_hca = made++ % 2 == 0 ? first : second;
+    return make(own);
+  };
+}
+
+/// With what the job may say to UCX.
+Maker over_networks(const std::string& networks, const Maker& make) {
+  return [networks, make](const Settings& settings) {
+    ::setenv("UCX_TLS", networks.c_str(), 1);
+    ::setenv("UCX_NET_DEVICES", "lo", 1);
+    return make(settings);
+  };
+}
+
+Maker chosen(const char* transport) {
+  return [transport](const Settings& settings) { return make_context(transport, settings, SocketAddress()); };
+}
+
+}  // namespace
+
 Variant verbs_variant(const std::string& name, const std::function<void(Settings&)>& change,
                       const std::string& first, const std::string& second) {
   Variant variant;
   variant.name = name;
-  variant.make = [first, second](const Settings& settings) {
-    static std::atomic<unsigned> made{0};
-    Settings own = settings;
-    own.ib_hca = made++ % 2 == 0 ? first : second;
-    return make_context("verbs", own, SocketAddress());
-  };
+  variant.make = on_devices_in_turn(first, second, chosen("verbs"));
   variant.settings = test_settings();
   if (change) change(variant.settings);
   return variant;
@@ -47,11 +74,7 @@ Variant verbs_variant(const std::string& name, const std::function<void(Settings
 Variant ucx_variant(const std::string& name, const std::string& networks) {
   Variant variant;
   variant.name = name;
-  variant.make = [networks](const Settings& settings) {
-    ::setenv("UCX_TLS", networks.c_str(), 1);
-    ::setenv("UCX_NET_DEVICES", "lo", 1);
-    return make_context("ucx", settings, SocketAddress());
-  };
+  variant.make = over_networks(networks, chosen("ucx"));
   variant.settings = test_settings();
   return variant;
 }
@@ -75,6 +98,30 @@ std::vector<Variant> all_variants() {
 #ifdef ONEBIT_WITH_UCX
   variants.push_back(ucx_variant("ucx_tcp", "tcp,self"));
   variants.push_back(ucx_variant("ucx_shared_memory", "shm,self"));
+#endif
+  return variants;
+}
+
+std::vector<ControlledVariant> controlled_variants() {
+  if (std::getenv("ONEBIT_RDMA_VM") != nullptr) {
+    const auto make_smallest = [](const Settings& settings) -> Result<std::unique_ptr<Context>> {
+      ONEBIT_ASSIGN_OR_RETURN(auto devices, verbs_devices(settings, SocketAddress()));
+      return make_verbs_context(settings, std::move(devices), {1, 128, 1, 1, 1000});
+    };
+    return {{verbs_variant("verbs"), std::byte{0x80}, on_devices_in_turn("=rxe0", "=rxe1", make_smallest),
+             64UL << 20}};
+  }
+  std::vector<ControlledVariant> variants;
+#ifdef ONEBIT_WITH_UCX
+  for (const auto& [name, networks] :
+       {std::pair("ucx_tcp", "tcp,self"), std::pair("ucx_shared_memory", "shm,self")}) {
+    const auto make_smallest = [](const Settings& settings) -> Result<std::unique_ptr<Context>> {
+      ONEBIT_ASSIGN_OR_RETURN(auto devices, ucx_devices(settings, SocketAddress()));
+      return make_ucx_context(settings, std::move(devices), {1, 1000});
+    };
+    variants.push_back(
+        {ucx_variant(name, networks), std::byte{0xC0}, over_networks(networks, make_smallest), 1UL << 30});
+  }
 #endif
   return variants;
 }
@@ -103,16 +150,6 @@ bool drive(const std::vector<Context*>& contexts, const std::function<bool()>& d
   return true;
 }
 
-std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed) {
-  std::vector<std::byte> made(bytes);
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15ULL + 1;
-  for (std::size_t i = 0; i < bytes; i += 8) {
-    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    std::memcpy(made.data() + i, &state, std::min<std::size_t>(8, bytes - i));
-  }
-  return made;
-}
-
 Pair::Pair(const Variant& variant, std::span<const std::byte> hello)
     : context_a(make(variant)), context_b(make(variant)) {
   auto listening = context_b->listen(0);
@@ -132,6 +169,18 @@ Pair::Pair(const Variant& variant, std::span<const std::byte> hello)
     return connected() || a->state() == Endpoint::State::kFailed;
   });
   EXPECT_TRUE(connected()) << a->status().message();
+}
+
+void expect_exchange(Pair& pair, std::size_t bytes) {
+  const auto sent = pattern(bytes, 3);
+  std::vector<std::byte> received(sent.size());
+  Request send;
+  Request receive;
+  ASSERT_TRUE(pair.b->receive(receive, received.data(), received.size(), 1, 0).ok());
+  ASSERT_TRUE(pair.a->send(send, sent.data(), sent.size(), 1, 0).ok());
+  ASSERT_TRUE(pair.drive([&] { return has_ended(send) && has_ended(receive); }));
+  ASSERT_TRUE(is_done(send) && is_done(receive)) << pair.a->status().message() << pair.b->status().message();
+  EXPECT_EQ(received, sent);
 }
 
 }  // namespace onebit::transport::test

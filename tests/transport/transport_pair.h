@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/pattern.h"
 #include "transport/transport.h"
 
 namespace onebit::transport::test {
@@ -43,6 +44,20 @@ Variant ucx_variant(const std::string& name, const std::string& networks);
 /// verbs.
 std::vector<Variant> all_variants();
 
+/// A transport whose connections have one of TCP beside them.
+struct ControlledVariant {
+  Variant variant;
+  std::byte mark;  ///< makes handles of TCP its own, by XOR with their first byte
+  /// As `variant.make`, with the shortest queues.
+  std::function<Result<std::unique_ptr<Context>>(const Settings&)> make_smallest;
+  std::size_t slow_bytes;  ///< of a message that is on its way for a while
+};
+inline std::ostream& operator<<(std::ostream& out, const ControlledVariant& controlled) {
+  return out << controlled.variant;
+}
+/// All of those, as all_variants; none where the build has no UCX.
+std::vector<ControlledVariant> controlled_variants();
+
 std::unique_ptr<Context> make(const Variant& variant);
 
 /// Moves the contexts until `done`, at most for `limit`. False when time is up.
@@ -51,8 +66,7 @@ bool drive(const std::vector<Context*>& contexts, const std::function<bool()>& d
 /// Calls progress of one context once, without a list to keep.
 Status progress(Context& context, std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
-/// Bytes that depend on the position and on `seed`.
-std::vector<std::byte> pattern(std::size_t bytes, std::uint32_t seed);
+using onebit::testing::pattern;
 
 struct Pair {
   explicit Pair(const Variant& variant, std::span<const std::byte> hello = {});
@@ -79,5 +93,8 @@ inline bool is_failed(const Request& request) {
 inline bool has_ended(const Request& request) {
   return is_done(request) || is_failed(request);
 }
+
+/// A message goes from one end to the other.
+void expect_exchange(Pair& pair, std::size_t bytes = 100'000);
 
 }  // namespace onebit::transport::test

@@ -13,7 +13,7 @@
 namespace onebit::transport::test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(UcxLibrary, OneThatIsMissingIsAnErrorThatSaysWhatToInstall) {
   const auto opened = open_ucx_library("libucp-of-nobody.so.0");

@@ -13,7 +13,7 @@
 namespace onebit::transport {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 ibv_gid gid(const char* text) {
   ibv_gid made{};

@@ -96,6 +96,7 @@ class OptimizerConfig(ctypes.Structure):
         ("gradient_clipping", ctypes.c_double),
         ("deepspeed_compat", ctypes.c_int),
         ("bound_moves", ctypes.c_int),
+        ("norm_factor", ctypes.c_int),
     ]
 
 

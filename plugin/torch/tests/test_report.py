@@ -67,6 +67,20 @@ def test_each_kind_gives_its_reason(kind, arguments, words):
     assert ranks.run(1, body) == ["no exchange: there is one rank"]
 
 
+def test_an_exchange_over_nccl_is_said_to_be_in_no_number():
+    def body(rank):
+        network = model()
+        optimizer = onebit.torch.Adam(network.parameters(), comm=onebit.torch.init(name="three"))
+        train(network, optimizer, rank, 1)
+        own = onebit.torch.report()
+        optimizer._bound.stream = object()  # as that of parameters on a CUDA device
+        return [(each.as_dict()["optimizers"][0]["carrier"], str(each)) for each in (own, onebit.torch.report())]
+
+    (own, own_text), (nccl, nccl_text) = ranks.run(1, body)[0]
+    assert own == "onebit" and "NCCL" not in own_text
+    assert nccl == "nccl" and "goes over NCCL: the numbers of communicator 'three' are without it" in nccl_text
+
+
 def test_what_is_closed_is_in_the_report_no_more():
     def body(rank):
         network = model()

@@ -26,17 +26,19 @@ Result in_one_group(std::span<const LevelCall> calls, const char* what, Part par
   return result == kSuccess ? result : failed(result, what, nccl);
 }
 
-/// Calls step(communicator, call) of each, with its device current.
+/// Calls step(communicator, call) of each, with its device current; the first failure does not keep the
+/// others.
 template <typename Step>
 Result on_devices(std::span<const LevelCall> calls, Step step) {
+  Result result = kSuccess;
   for (const LevelCall& call : calls) {
     NcclCommunicator& communicator = *call.request().communicator;
     const int device = communicator.options().device;
     const DeviceGuard guard(device);
     const cudaError_t error = guard.error() == cudaSuccess ? step(communicator, call) : guard.error();
-    if (error != cudaSuccess) return failed(error, "ordering streams", device);
+    if (error != cudaSuccess && result == kSuccess) result = failed(error, "ordering streams", device);
   }
-  return kSuccess;
+  return result;
 }
 
 /// Their streams behind those of the requests, and the memory for sums free.
@@ -50,6 +52,7 @@ Result begin_parts(std::span<const LevelCall> calls) {
   });
 }
 
+/// The memory for sums behind their streams, and the requests' streams behind them.
 Result end_parts(std::span<const LevelCall> calls) {
   return on_devices(calls, [](NcclCommunicator& communicator, const LevelCall& call) {
     const cudaStream_t stream = call.request().stream;
@@ -102,6 +105,28 @@ struct Flat {
   }
 };
 
+/// What is compressed of the calls, after the parts inside nodes and before those that follow.
+Result run_parts(std::span<const LevelCall> calls, Flat& flat) {
+  Result result = begin_parts(calls);
+  if (result == kSuccess)
+    result = in_one_group(calls, "reducing inside nodes", std::mem_fn(&LevelCall::reduce_inside));
+  if (result == kSuccess) result = run_flat(flat.requests);
+  if (result != kSuccess) return result;
+  std::vector<LevelCall> lacking;  ///< memory
+  for (std::size_t i = 0; i < flat.requests.size(); ++i) {
+    const auto& [request, call] = flat.sources[i];
+    if (request != nullptr) {
+      request->compressed = flat.requests[i].compressed;
+    } else if (!flat.requests[i].compressed) {
+      lacking.push_back(*call);
+    }
+  }
+  result = in_one_group(lacking, "reducing between nodes", std::mem_fn(&LevelCall::reduce_between_exactly));
+  if (result == kSuccess)
+    result = in_one_group(calls, "gathering inside nodes", std::mem_fn(&LevelCall::gather_inside));
+  return result;
+}
+
 }  // namespace
 
 Result run(std::span<Request> requests) {
@@ -140,24 +165,10 @@ Result run(std::span<Request> requests) {
         request, *levels, are_several ? request.communicator->own_stream() : request.stream, own_sums);
     if (const auto part = call.between()) flat.add(*part, {nullptr, &call});
   }
-  result = begin_parts(calls);
-  if (result == kSuccess)
-    result = in_one_group(calls, "reducing inside nodes", std::mem_fn(&LevelCall::reduce_inside));
-  if (result == kSuccess) result = run_flat(flat.requests);
-  if (result != kSuccess) return result;
-  std::vector<LevelCall> lacking;  ///< memory
-  for (std::size_t i = 0; i < flat.requests.size(); ++i) {
-    const auto& [request, call] = flat.sources[i];
-    if (request != nullptr) {
-      request->compressed = flat.requests[i].compressed;
-    } else if (!flat.requests[i].compressed) {
-      lacking.push_back(*call);
-    }
-  }
-  result = in_one_group(lacking, "reducing between nodes", std::mem_fn(&LevelCall::reduce_between_exactly));
-  if (result == kSuccess)
-    result = in_one_group(calls, "gathering inside nodes", std::mem_fn(&LevelCall::gather_inside));
-  return result == kSuccess ? end_parts(calls) : result;
+  result = run_parts(calls, flat);
+  // After a failure, too: what the streams were given before still uses the sums and the job's buffers.
+  const Result ended = end_parts(calls);
+  return result == kSuccess ? ended : result;
 }
 
 }  // namespace onebit::nccl

@@ -127,8 +127,9 @@ __device__ __forceinline__ Terms take(const Scalars& s, Element& e, bool live) {
     e.z = 0;
   } else if constexpr (kPass == Pass::kExchangedNorm) {
     terms.first = mul(e.x, e.x);
-  } else if constexpr (kPass == Pass::kMomentumNorm) {
-    terms.first = mul(e.m, e.m);
+  } else if constexpr (kPass == Pass::kNorms) {
+    const float m = live ? e.m : 0.0f;
+    terms = {mul(m, m), mul(e.w, e.w), 0};
   } else if constexpr (kPass == Pass::kVarianceNorm) {
     terms = {e.v, e.v > 0.0f ? 0.0f : 1.0f, 0};
   }

@@ -107,9 +107,7 @@ Status TcpContext::progress(milliseconds timeout, std::vector<Request*>& complet
   core_->poller.enter();
   core_->polled = timeout.count() == 0 && core_->endpoints.size() == 1;
   const Status status = look() ? Status() : run(timeout);
-  for (TcpEndpoint* endpoint : core_->reporting) endpoint->report(completed);
-  core_->reporting.clear();
-  core_->notable = false;
+  core_->tell(completed);
   core_->poller.leave();
   return status;
 } catch (const std::exception& e) {
@@ -155,7 +153,7 @@ void TcpContext::tick(Clock::time_point now) {
   // Those that need another one ask for it.
   next_tick_ = Clock::time_point::max();
   for (TcpListener* listener : core_->listeners) listener->on_tick(now);
-  for (TcpEndpoint* endpoint : core_->endpoints) endpoint->on_tick(now);
+  for (CommonEndpoint* endpoint : core_->endpoints) endpoint->on_tick(now);
   if (core_->asked_tick != TcpCore::kNoTick) next_tick_ = now + core_->asked_tick;
   core_->asked_tick = TcpCore::kNoTick;
 }

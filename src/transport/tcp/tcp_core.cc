@@ -7,7 +7,7 @@
 namespace onebit::transport {
 
 TcpCore::TcpCore(const Settings& s)
-    : settings(s),
+    : CommonCore(s),
       link_tick(std::clamp<std::chrono::milliseconds>(s.link_timeout / 4, std::chrono::milliseconds(10),
                                                       std::chrono::milliseconds(1000))) {}
 

@@ -13,8 +13,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/log.h"
-
 namespace onebit::transport {
 namespace {
 
@@ -44,28 +42,24 @@ bool is_dead(int fd, milliseconds limit, milliseconds& silence) noexcept {
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer,
+TcpEndpoint::TcpEndpoint(const std::shared_ptr<TcpCore>& core, const SocketAddress& peer,
                          std::span<const std::byte> hello)
-    : core_(std::move(core)), peer_(peer), hello_(hello.begin(), hello.end()) {
-  const std::size_t room = core_->endpoints.size() + 1;
-  core_->failed.reserve(room);
-  core_->reporting.reserve(room);
-  core_->endpoints.push_back(this);
+    : CommonEndpoint(core), core_(core.get()), peer_(peer) {
+  hello_.assign(hello.begin(), hello.end());
 }
 
-Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCore> core, const Device& device,
-                                                          const HandleContents& to, std::uint32_t flows,
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(const std::shared_ptr<TcpCore>& core,
+                                                          const Device& device, const HandleContents& to,
+                                                          std::uint32_t flows,
                                                           std::span<const std::byte> hello) {
   const auto random = bootstrap::random_key();
   std::vector<SocketAddress> sources{device.address};
   sources.insert(sources.end(), device.more_addresses.begin(), device.more_addresses.end());
   std::unique_ptr<TcpEndpoint> made(
-      new TcpEndpoint(std::move(core), with_scope_of(device.address, to.addresses.front()), hello));
+      new TcpEndpoint(core, with_scope_of(device.address, to.addresses.front()), hello));
   std::memcpy(&made->id_, random.data(), sizeof made->id_);
   made->key_ = to.key;
-  const milliseconds limit = made->core_->settings.init_timeout;
-  made->opening_deadline_ = Clock::now() + limit;
-  made->core_->ask_tick(limit);
+  made->expect_answer();
   const std::size_t count = std::max<std::size_t>({flows, sources.size(), to.addresses.size()});
   for (std::size_t i = 0; i < count; ++i) {
     made->flows_.push_back(std::make_unique<Flow>(*made));
@@ -77,11 +71,11 @@ Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::connect(std::shared_ptr<TcpCor
   return made;
 }
 
-Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(std::shared_ptr<TcpCore> core,
+Result<std::unique_ptr<TcpEndpoint>> TcpEndpoint::accepted(const std::shared_ptr<TcpCore>& core,
                                                            const SocketAddress& peer,
                                                            std::vector<UniqueSocket> flows,
                                                            std::vector<std::byte> hello) {
-  std::unique_ptr<TcpEndpoint> made(new TcpEndpoint(std::move(core), peer, hello));
+  std::unique_ptr<TcpEndpoint> made(new TcpEndpoint(core, peer, hello));
   for (UniqueSocket& fd : flows) {
     made->flows_.push_back(std::make_unique<Flow>(*made));
     Flow& flow = *made->flows_.back();
@@ -106,10 +100,7 @@ TcpEndpoint::~TcpEndpoint() {
     }
   }
   if (state_ != State::kFailed) fail_requests();
-  close_flows(&gone);
-  std::erase(core_->endpoints, this);
-  std::erase(core_->failed, this);
-  std::erase(core_->reporting, this);
+  close_flows(gone);
 }
 
 // --- Opening ---
@@ -185,39 +176,11 @@ void TcpEndpoint::on_open(Flow& flow) {
   // The handshake may have used up the edge that also told of what comes after it.
   flow.readable = flow.writable = true;
   if (++open_flows_ < flows_.size()) return;
-  state_ = State::kReady;
-  core_->notable = true;
+  become_ready();
   for (const auto& each : flows_) core_->poller.enqueue(*each);
 }
 
-Status TcpEndpoint::check_usable(const Request& request) const {
-  if (request.state == Request::State::kPending) {
-    return Status(Code::kInvalidUsage, "the request is already pending");
-  }
-  if (state_ == State::kFailed) return status_;
-  if (state_ == State::kConnecting) {
-    return Status::error(Code::kInvalidUsage, "{}: not yet connected", peer());
-  }
-  return Status();
-}
-
 // --- Ending ---
-
-void TcpEndpoint::end(Request& request, Request::State state) noexcept {
-  request.state = state;
-  core_->notable = true;
-  if (!request.notify) return;
-  if (ended_.empty()) core_->reporting.push_back(this);
-  ended_.push(request);
-  core_->poller.announce();
-}
-
-void TcpEndpoint::report(std::vector<Request*>& completed) {
-  while (Request* request = ended_.first()) {
-    completed.push_back(request);
-    ended_.pop();
-  }
-}
 
 void TcpEndpoint::fail_requests() noexcept {
   // A request with segments on several flows is met several times; one that is in `out` may still be queued.
@@ -237,35 +200,20 @@ void TcpEndpoint::fail_requests() noexcept {
       end(request, Request::State::kFailed);
     }
   }
-  for (RequestList* list : {&sends_, &active_, &posted_}) {
-    while (Request* request = list->pop()) end(*request, Request::State::kFailed);
-  }
+  for (RequestList* list : {&sends_, &active_, &posted_}) fail_all(*list);
 }
 
-void TcpEndpoint::fail(Status status) {
-  if (state_ == State::kFailed) return;
-  state_ = State::kFailed;
-  status_ = std::move(status);
-  core_->failed.push_back(this);
-  core_->notable = true;
-  log(LogLevel::kInfo, "transport: {}", status_.message());
+void TcpEndpoint::stop(const Status& why) noexcept {
   fail_requests();
-  close_flows(&status_);
+  close_flows(why);
 }
 
-void TcpEndpoint::abort(const Status& reason) noexcept try {
-  fail(reason.ok() ? Status(Code::kAborted, "aborted") : reason);
-} catch (...) {  // no memory for the text: without it
-  fail_requests();
-  close_flows(nullptr);
-}
-
-void TcpEndpoint::close_flows(const Status* reason) noexcept {
+void TcpEndpoint::close_flows(const Status& reason) noexcept {
   for (const auto& flow : flows_) {
     if (core_->recent == flow.get()) core_->recent = nullptr;
     if (!flow->fd) continue;
     flow->take_peeked();
-    if (reason != nullptr && flow->phase == Flow::Phase::kOpen) tell_peer(*flow, *reason);
+    if (flow->phase == Flow::Phase::kOpen) tell_peer(*flow, reason);
     core_->discard(flow->fd);
     flow->handshake.reset();
     flow->receiving = nullptr;
@@ -358,13 +306,7 @@ void TcpEndpoint::check_closed() {
 }
 
 void TcpEndpoint::on_tick(Clock::time_point now) {
-  if (state_ == State::kConnecting) {
-    if (now < opening_deadline_) {
-      return core_->ask_tick(std::chrono::ceil<milliseconds>(opening_deadline_ - now));
-    }
-    return fail(Status::error(Code::kTimeout, "connect to {}: no answer within {} s (ONEBIT_INIT_TIMEOUT)",
-                              peer(), core_->settings.init_timeout.count() / 1000.0));
-  }
+  if (waits_for_answer(now)) return;
   if (!usable()) return;
   check_closed();
   check_links();

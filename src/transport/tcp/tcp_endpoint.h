@@ -19,7 +19,7 @@
 
 #include "base/socket.h"
 #include "base/unique_socket.h"
-#include "transport/request_list.h"
+#include "transport/common_endpoint.h"
 #include "transport/tcp/tcp_core.h"
 #include "transport/tcp/tcp_flow.h"
 #include "transport/tcp/tcp_handle.h"
@@ -27,32 +27,26 @@
 
 namespace onebit::transport {
 
-class TcpEndpoint final : public Endpoint {
+class TcpEndpoint final : public CommonEndpoint {
  public:
   /// The connecting end, with `flows` of them or as many as either end has addresses, if that is more.
-  static Result<std::unique_ptr<TcpEndpoint>> connect(std::shared_ptr<TcpCore> core, const Device& device,
-                                                      const HandleContents& to, std::uint32_t flows,
-                                                      std::span<const std::byte> hello);
+  static Result<std::unique_ptr<TcpEndpoint>> connect(const std::shared_ptr<TcpCore>& core,
+                                                      const Device& device, const HandleContents& to,
+                                                      std::uint32_t flows, std::span<const std::byte> hello);
   /// The accepting end, of flows whose handshake is done, in the order of their index.
-  static Result<std::unique_ptr<TcpEndpoint>> accepted(std::shared_ptr<TcpCore> core,
+  static Result<std::unique_ptr<TcpEndpoint>> accepted(const std::shared_ptr<TcpCore>& core,
                                                        const SocketAddress& peer,
                                                        std::vector<UniqueSocket> flows,
                                                        std::vector<std::byte> hello);
   ~TcpEndpoint() override;
 
-  State state() const override { return state_; }
-  const Status& status() const override { return status_; }
   std::string peer() const override { return peer_.to_string(); }
-  std::span<const std::byte> hello() const override { return hello_; }
   Status send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag, std::uint32_t check,
               Memory* memory) override;
   Status receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag, std::uint32_t check,
                  Memory* memory) override;
   std::optional<WaitingMessage> waiting_message() const override;
   void finish() override;
-  bool closed() const override { return closed_ || state_ == State::kFailed; }
-  void abort(const Status& reason) noexcept override;
-  Counters counters() const override { return counters_; }
 
   // For Flow and TcpContext.
   void on_flow_ready(Flow& flow);
@@ -60,30 +54,26 @@ class TcpEndpoint final : public Endpoint {
   bool look_at(Flow& flow);
   /// The kernel needs these bytes of a message no more.
   void on_sent(Request& request, std::size_t bytes) noexcept;
-  /// Moves requests that have ended to `completed`.
-  void report(std::vector<Request*>& completed);
-  /// Looks at deadlines, dead links and the end of closing; asks for the next tick where one is needed.
-  void on_tick(Clock::time_point now);
+  /// Looks at deadlines, dead links and the end of closing.
+  void on_tick(Clock::time_point now) override;
 
  private:
-  TcpEndpoint(std::shared_ptr<TcpCore> core, const SocketAddress& peer, std::span<const std::byte> hello);
+  TcpEndpoint(const std::shared_ptr<TcpCore>& core, const SocketAddress& peer,
+              std::span<const std::byte> hello);
 
   // Life
   Status start(Flow& flow);
   void advance_opening(Flow& flow);
   bool try_again(Flow& flow, const Status& why);
   void on_open(Flow& flow);
-  void fail(Status status);
+  void stop(const Status& why) noexcept override;
   void tell_peer(Flow& flow, const Status& reason) noexcept;
-  void close_flows(const Status* reason) noexcept;
+  void close_flows(const Status& reason) noexcept;
   void fail_requests() noexcept;
-  void end(Request& request, Request::State state) noexcept;
   void on_broken(Flow& flow);
   void on_end(Flow& flow);
   void check_closed();
   void check_links();
-  bool usable() const noexcept { return state_ == State::kReady || state_ == State::kFinished; }
-  Status check_usable(const Request& request) const;
 
   // Sends. What send() itself writes, and what one turn in progress() writes, about:
   static constexpr std::size_t kInlineBudget = 1 << 20;
@@ -110,32 +100,22 @@ class TcpEndpoint final : public Endpoint {
   void on_finished();
   void fail_data(std::string_view what);
 
-  std::shared_ptr<TcpCore> core_;
-  SocketAddress peer_;
-  std::vector<std::byte> hello_;
-  State state_ = State::kConnecting;
-  Status status_;
-  Counters counters_;
+  TcpCore* const core_;
+  const SocketAddress peer_;
   std::vector<std::unique_ptr<Flow>> flows_;
-  RequestList ended_;  ///< with `notify`, not yet reported
 
   // Opening
   bootstrap::Key key_{};
   std::uint64_t id_ = 0;
   std::size_t open_flows_ = 0;
-  Clock::time_point opening_deadline_ = Clock::time_point::max();
 
   // Sends
-  RequestList sends_;  ///< with bytes that no flow has yet
-  std::uint32_t next_send_ = 0;
-  std::size_t turn_ = 0;  ///< the flow that is offered the next segments
-  bool finishing_ = false;
-  bool closed_ = false;
+  RequestList sends_;                            ///< with bytes that no flow has yet
+  std::size_t turn_ = 0;                         ///< the flow that is offered the next segments
   std::vector<LentPayloads::Payload> returned_;  ///< by the kernel, in take_returned
   bool peer_left_ = false;                       ///< it has finished and closed its end
 
   // Receives
-  RequestList posted_;
   RequestList active_;
   std::uint32_t next_match_ = 0;  ///< the sequence of the next message that a receive must match
   std::uint32_t goodbye_sequence_ = 0;

@@ -21,19 +21,7 @@ std::int32_t distance(std::uint32_t sequence, std::uint32_t from) {
 
 Status TcpEndpoint::receive(Request& request, void* data, std::size_t capacity, std::uint64_t tag,
                             std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (state_ == State::kFinished) {
-    return Status::error(Code::kRemoteError, "{}: has finished and sends no more messages", peer());
-  }
-  request.state = Request::State::kPending;
-  request.data = static_cast<std::byte*>(data);
-  request.capacity = capacity;
-  request.bytes = 0;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  request.next = nullptr;
-  posted_.push(request);
+  ONEBIT_RETURN_IF_ERROR(post(request, data, capacity, tag, check));
   unpark();
   return Status();
 }
@@ -129,7 +117,6 @@ TcpEndpoint::Consumed TcpEndpoint::take_data(Flow& flow, const SegmentHeader& he
     request = match(header);
     if (state_ == State::kFailed) return Consumed::kFailed;
     if (request == nullptr) {
-      if (!posted_.empty()) core_->notable = true;
       park(flow, header);
       return Consumed::kParked;
     }
@@ -160,27 +147,14 @@ TcpEndpoint::Consumed TcpEndpoint::take_data(Flow& flow, const SegmentHeader& he
 
 /// The posted receive that takes the next message, made active; null when there is none yet.
 Request* TcpEndpoint::match(const SegmentHeader& header) {
-  Request* previous = nullptr;
-  Request* request = posted_.first();
-  while (request != nullptr && request->tag != header.tag) {
-    previous = request;
-    request = request->next;
+  const Result<Request*> found = posted_for(header.tag, header.check, header.message_bytes);
+  if (!found.ok()) {
+    fail(found.status());
+    return nullptr;
   }
+  Request* const request = *found;
   if (request == nullptr) return nullptr;
-  if (header.check != request->check) {
-    fail(Status::error(Code::kInvalidUsage,
-                       "{}: its message with tag {:#x} has check word {:#x}, here {:#x} is expected: the two "
-                       "ends do not do the same",
-                       peer(), header.tag, header.check, request->check));
-    return nullptr;
-  }
-  if (header.message_bytes > request->capacity) {
-    fail(Status::error(Code::kInvalidUsage,
-                       "{}: its message with tag {:#x} has {} bytes, the receive here {}", peer(), header.tag,
-                       header.message_bytes, request->capacity));
-    return nullptr;
-  }
-  posted_.remove(*request, previous);
+  take_posted(*request);
   request->sequence = header.sequence;
   request->bytes = header.message_bytes;
   active_.push(*request);
@@ -232,12 +206,7 @@ void TcpEndpoint::unpark() noexcept {
   for (const auto& flow : flows_) {
     if (!flow->parked) continue;
     const std::int32_t ahead = distance(flow->parked_header.sequence, next_match_);
-    if (ahead > 0) continue;
-    if (ahead == 0) {
-      const Request* request = posted_.first();
-      while (request != nullptr && request->tag != flow->parked_header.tag) request = request->next;
-      if (request == nullptr) continue;
-    }
+    if (ahead > 0 || (ahead == 0 && !has_posted(flow->parked_header.tag))) continue;
     flow->parked = false;
     core_->poller.enqueue(*flow);
   }
@@ -253,13 +222,7 @@ void TcpEndpoint::take_goodbye(Flow& flow, const SegmentHeader& header) {
 void TcpEndpoint::on_finished() {
   if (next_match_ != goodbye_sequence_ || !active_.empty())
     return fail_data("a goodbye before its last message");
-  if (!posted_.empty()) {
-    return fail(Status::error(Code::kRemoteError,
-                              "{}: has finished, and a message with tag {:#x} was still expected from it",
-                              peer(), posted_.first()->tag));
-  }
-  state_ = State::kFinished;
-  core_->notable = true;
+  become_finished();
   check_closed();
 }
 

@@ -27,22 +27,10 @@ std::uint64_t segment_limit(std::uint64_t message, std::size_t flows) {
 
 Status TcpEndpoint::send(Request& request, const void* data, std::size_t bytes, std::uint64_t tag,
                          std::uint32_t check, Memory* /*memory*/) {
-  ONEBIT_RETURN_IF_ERROR(check_usable(request));
-  if (finishing_) return Status::error(Code::kInvalidUsage, "{}: send after finish", peer());
-  if (peer_left_) {
+  if (peer_left_ && !finishing_ && usable()) {
     return Status::error(Code::kRemoteError, "{}: has finished and closed the connection", peer());
   }
-  if (bytes > kMaxMessageBytes) return Status::error(Code::kInvalidArgument, "a message of {} bytes", bytes);
-  request.state = Request::State::kPending;
-  // Only read from.
-  request.data = static_cast<std::byte*>(const_cast<void*>(data));
-  request.capacity = bytes;
-  request.bytes = bytes;
-  request.transferred = request.assigned = 0;
-  request.tag = tag;
-  request.check = check;
-  request.sequence = next_send_++;
-  request.next = nullptr;
+  ONEBIT_RETURN_IF_ERROR(prepare_send(request, data, bytes, tag, check));
   sends_.push(request);
   pump(kInlineBudget);
   return Status();

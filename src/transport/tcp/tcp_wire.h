@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "transport/little_endian.h"
+#include "transport/transport.h"
 
 namespace onebit::transport {
 
@@ -23,7 +24,6 @@ enum class SegmentKind : std::uint8_t { kData = 1, kGoodbye = 2, kAbort = 3 };
 inline constexpr std::uint16_t kSegmentMagic = 0x1B57;
 inline constexpr std::size_t kHeaderBytes = 40;
 inline constexpr std::uint32_t kMaxSegmentBytes = 1U << 30;
-inline constexpr std::uint64_t kMaxMessageBytes = 1ULL << 46;
 inline constexpr std::uint32_t kMaxReasonBytes = 512;
 
 struct SegmentHeader {

@@ -35,7 +35,7 @@ class VerbsMemory final : public Memory {
   std::vector<Held> holds_;
 };
 
-VerbsEndpoint& verbs(ControlledEndpoint* endpoint) noexcept {
+VerbsEndpoint& verbs(CommonEndpoint* endpoint) noexcept {
   return static_cast<VerbsEndpoint&>(*endpoint);
 }
 
@@ -93,12 +93,12 @@ Result<PortHolds> VerbsCore::hold(std::span<OpenPort* const> ports, const void* 
 
 bool VerbsCore::poll() {
   bool any = false;
-  for (ControlledEndpoint* const endpoint : endpoints) any |= verbs(endpoint).poll();
+  for (CommonEndpoint* const endpoint : endpoints) any |= verbs(endpoint).poll();
   return any;
 }
 
 Status VerbsCore::arm() {
-  for (ControlledEndpoint* const endpoint : endpoints) ONEBIT_RETURN_IF_ERROR(verbs(endpoint).arm());
+  for (CommonEndpoint* const endpoint : endpoints) ONEBIT_RETURN_IF_ERROR(verbs(endpoint).arm());
   return Status();
 }
 
@@ -127,7 +127,7 @@ Result<OpenPort*> VerbsCore::open(const VerbsPort& port) {
 
 void VerbsCore::on_device_error(const ibv_qp* pair, const ibv_cq* completions, std::string_view what) {
   const bool all = pair == nullptr && completions == nullptr;
-  for (ControlledEndpoint* const endpoint : endpoints) {
+  for (CommonEndpoint* const endpoint : endpoints) {
     if (!all && !verbs(endpoint).owns(pair, completions)) continue;
     endpoint->fail(Status::error(Code::kSystemError, "{}: the connection broke: {}", endpoint->peer(), what));
   }

@@ -10,6 +10,7 @@ namespace onebit::transport {
 Result<std::unique_ptr<VerbsFlush>> VerbsFlush::make(const std::vector<OpenPort*>& ports,
                                                      const Settings& settings) {
   std::unique_ptr<VerbsFlush> made(new VerbsFlush);
+  ONEBIT_ASSIGN_OR_RETURN(made->landed_, VerbsPages::make(1, "a byte to flush into"));
   for (OpenPort* const port : ports) ONEBIT_RETURN_IF_ERROR(made->add(*port, settings));
   return made;
 }
@@ -18,7 +19,7 @@ Status VerbsFlush::add(OpenPort& port, const Settings& settings) {
   const VerbsLibrary& library = port.library();
   Way& way = ways_.emplace_back();
   way.port = &port;
-  ONEBIT_ASSIGN_OR_RETURN(way.landing, port.memory().hold(&landed_, sizeof landed_, true));
+  ONEBIT_ASSIGN_OR_RETURN(way.landing, port.memory().hold(landed_.data(), 1, true));
   way.completions =
       VerbsCompletions(library, library.create_cq(port.context(), 1, nullptr, port.channel(), 0));
   if (!way.completions) return Status::system(errno, fmt::format("{}: ibv_create_cq", port.port().name()));
@@ -37,7 +38,7 @@ Status VerbsFlush::add(OpenPort& port, const Settings& settings) {
 Status VerbsFlush::begin(const void* data, PortHolds memory) {
   memory_ = std::move(memory);
   for (std::size_t i = 0; i < ways_.size(); ++i) {
-    ibv_sge piece{reinterpret_cast<std::uintptr_t>(&landed_), sizeof landed_, ways_[i].landing.local_key()};
+    ibv_sge piece{reinterpret_cast<std::uintptr_t>(landed_.data()), 1, ways_[i].landing.local_key()};
     ibv_send_wr work{};
     work.sg_list = &piece;
     work.num_sge = 1;

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "transport/verbs/verbs_core.h"
 #include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_pages.h"
 
 namespace onebit::transport {
 
@@ -40,7 +41,7 @@ class VerbsFlush {
   VerbsFlush() = default;
   Status add(OpenPort& port, const Settings& settings);
 
-  std::byte landed_{};  ///< what was read; nobody looks at it
+  VerbsPages landed_;  ///< what was read, a byte; nobody looks at it
   std::vector<Way> ways_;
   PortHolds memory_;
   std::size_t under_way_ = 0;

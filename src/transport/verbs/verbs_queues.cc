@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "bootstrap/handshake.h"
@@ -13,7 +12,6 @@
 namespace onebit::transport {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::uint32_t kSendSlots = 16;
 /// Of credits without a message: each tells of half a window that is new, and there are two windows.
 constexpr std::uint32_t kCreditSlots = 4;
@@ -48,12 +46,9 @@ Result<std::unique_ptr<VerbsQueues>> VerbsQueues::make(std::vector<OpenPort*> po
 }
 
 Status VerbsQueues::make_slots() {
-  const std::size_t count = receive_slots() + send_slots_;
-  const std::size_t bytes = (count * sizes_.slot_bytes + kPage - 1) / kPage * kPage;
-  slots_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
-  if (!slots_) return Status::system(ENOMEM, "message slots of a connection");
-  std::memset(slots_.get(), 0, bytes);
-  ONEBIT_ASSIGN_OR_RETURN(hold_, ports_.front()->memory().hold(slots_.get(), bytes, true));
+  const std::size_t bytes = (receive_slots() + send_slots_) * std::size_t{sizes_.slot_bytes};
+  ONEBIT_ASSIGN_OR_RETURN(slots_, VerbsPages::make(bytes, "message slots of a connection"));
+  ONEBIT_ASSIGN_OR_RETURN(hold_, ports_.front()->memory().hold(slots_.data(), bytes, true));
   for (std::uint32_t i = 0; i < send_slots_; ++i) free_.push_back(static_cast<int>(receive_slots() + i));
   return Status();
 }

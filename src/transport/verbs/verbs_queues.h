@@ -15,6 +15,7 @@
 
 #include "base/settings.h"
 #include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_pages.h"
 #include "transport/verbs/verbs_wire.h"
 
 namespace onebit::transport {
@@ -42,7 +43,7 @@ class VerbsQueues {
   /// A slot to fill and send; -1 when all are under way.
   int take_slot() noexcept;
   std::byte* slot(int index) noexcept {
-    return slots_.get() + static_cast<std::size_t>(index) * sizes_.slot_bytes;
+    return slots_.data() + static_cast<std::size_t>(index) * sizes_.slot_bytes;
   }
   Status send_slot(int index, std::size_t bytes) noexcept;
   void free_slot(int index) noexcept { free_.push_back(index); }
@@ -80,17 +81,13 @@ class VerbsQueues {
   Status post_receive(std::size_t pair, std::uint64_t id, std::byte* at, std::uint32_t bytes) noexcept;
   Status post_send(std::size_t pair, ibv_send_wr& work) noexcept;
 
-  struct Free {
-    void operator()(std::byte* memory) const noexcept { std::free(memory); }
-  };
-
   const std::vector<OpenPort*> ports_;
   const Settings settings_;
   const QueueSizes sizes_;
   std::uint32_t send_slots_;
   std::uint32_t first_packet_ = 0;
   std::uint32_t most_inline_ = 0;
-  std::unique_ptr<std::byte[], Free> slots_;  ///< those that receive, then those that send
+  VerbsPages slots_;  ///< those that receive, then those that send
   RegisteredMemory::Hold hold_;
   std::vector<VerbsCompletions> completions_;  ///< by port
   std::vector<VerbsPair> pairs_;               ///< the first for messages

@@ -4,8 +4,7 @@
 
 #include <cstring>
 
-#include "collective/nccl/levels.h"
-#include "device_ranks.h"
+#include "device_levels.h"
 #include "support/scatter_simulation.h"
 #include "support/simulation.h"
 
@@ -14,7 +13,6 @@ namespace {
 
 using testing::input;
 using testing::ScatterSimulation;
-using Hosts = std::vector<std::uint64_t>;
 using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kCalls = 3;
@@ -70,19 +68,12 @@ std::vector<std::vector<Bytes>> defined(const Case& c) {
   return results;
 }
 
-void make_levels(DeviceRank& here, const Hosts& hosts) {
-  const Levels::Making making = {here.communicator.get(),
-                                 *place_of(hosts, static_cast<unsigned>(here.nccl.rank))};
-  ASSERT_EQ(Levels::make({&making, 1}), kSuccess);
-  carry_by_test_transport({here.communicator.get()});
-}
-
 void expect_defined(const std::vector<Case>& cases) {
   std::vector<std::vector<std::vector<Bytes>>> expected;
   for (const Case& c : cases) expected.push_back(defined(c));
   const Hosts& hosts = cases.front().hosts;
   run_device_ranks(static_cast<int>(hosts.size()), {}, [&](DeviceRank& here) {
-    make_levels(here, hosts);
+    make_levels(*here.communicator, hosts);
     const auto rank = static_cast<std::size_t>(here.nccl.rank);
     std::vector<std::unique_ptr<Tensor>> send, receive;
     for (const Case& c : cases) {
@@ -140,7 +131,7 @@ TEST(NcclLevelScatter, WhereARankLacksMemoryForSumsAllRanksGoTheExactWay) {
     return Allocator().allocate(bytes, stream, nullptr);
   };
   run_device_ranks(4, options, [&](DeviceRank& here) {
-    make_levels(here, {1, 1, 2, 2});
+    make_levels(*here.communicator, {1, 1, 2, 2});
     const Tensor send(4 * 4000), receive(4 * 1000);
     Request request{here.communicator.get(), send.data(), receive.data(),   {1000, true}, DataType::kFloat32,
                     ReduceOp::kSum,          "t",         here.nccl.stream, false};
@@ -149,6 +140,31 @@ TEST(NcclLevelScatter, WhereARankLacksMemoryForSumsAllRanksGoTheExactWay) {
       ASSERT_EQ(run({&request, 1}), kSuccess);
       EXPECT_FALSE(request.compressed);
     }
+  });
+}
+
+TEST(NcclLevelScatter, AfterAFailureInsideNodesTheSumsStayUntilTheStreamIsDoneWithThem) {
+  static thread_local int calls;
+  Functions nccl = linked_nccl();
+  nccl.reduce_scatter = [](const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,
+                           cudaStream_t stream) {
+    return ++calls == 2 ? kInternalError
+                        : linked_nccl().reduce_scatter(send, receive, count, type, op, comm, stream);
+  };
+  run_device_ranks(4, {}, nccl, [](DeviceRank& here) {
+    calls = 0;
+    make_levels(*here.communicator, {1, 1, 2, 2});
+    const Tensor send(4 * 4000), receive(4 * 1000);
+    const cuda_cpu::StreamGate gate;
+    gate.stop(here.nccl.stream);
+    Request request{here.communicator.get(), send.data(), receive.data(),   {1000, true}, DataType::kFloat32,
+                    ReduceOp::kSum,          "t",         here.nccl.stream, false};
+    EXPECT_EQ(run({&request, 1}), kInternalError);
+    const cudaStream_t of_sums = here.communicator->levels()->compressed().own_stream();
+    EXPECT_EQ(cudaStreamQuery(of_sums), cudaErrorNotReady)
+        << "memory would be freed under the first node's sum";
+    gate.open();
+    EXPECT_CUDA(cudaStreamSynchronize(of_sums));
   });
 }
 

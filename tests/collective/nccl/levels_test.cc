@@ -6,8 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "collective/nccl/levels.h"
-#include "device_ranks.h"
+#include "device_levels.h"
 #include "support/simulation.h"
 
 namespace onebit::nccl {
@@ -15,7 +14,6 @@ namespace {
 
 using testing::input;
 using testing::Simulation;
-using Hosts = std::vector<std::uint64_t>;
 
 TEST(LevelPlace, IsThereWhereSeveralNodesHaveSeveralRanksEach) {
   const Hosts hosts = {7, 5, 7, 5, 9, 9};
@@ -79,14 +77,6 @@ std::vector<std::vector<std::byte>> defined(const Case& c, std::size_t calls) {
   return results;
 }
 
-/// Makes the levels of a rank.
-void make_levels(DeviceRank& here, const Hosts& hosts) {
-  const Levels::Making making = {here.communicator.get(),
-                                 *place_of(hosts, static_cast<unsigned>(here.nccl.rank))};
-  ASSERT_EQ(Levels::make({&making, 1}), kSuccess);
-  carry_by_test_transport({here.communicator.get()});
-}
-
 void expect_defined(const Case& c) {
   SCOPED_TRACE(fmt::format("{} ranks, {} x {}", c.hosts.size(), c.count, name_of(c.op)));
   constexpr std::size_t kCalls = 3;
@@ -94,7 +84,7 @@ void expect_defined(const Case& c) {
   CommunicatorOptions options;
   options.codec.parameters = c.parameters;
   run_device_ranks(static_cast<int>(c.hosts.size()), options, [&](DeviceRank& here) {
-    make_levels(here, c.hosts);
+    make_levels(*here.communicator, c.hosts);
     const Tensor send(4 * c.count), receive(4 * c.count);
     const Tensor& result = c.in_place ? send : receive;
     for (std::size_t call = 0; call < kCalls; ++call) {
@@ -133,7 +123,7 @@ TEST(NcclLevels, SeveralTensorsRunTogetherAlsoReduceScatters) {
   const auto expected_large = defined(large, 1);
   const auto expected_small = defined(small, 1);
   run_device_ranks(4, {}, [&](DeviceRank& here) {
-    make_levels(here, large.hosts);
+    make_levels(*here.communicator, large.hosts);
     const auto rank = static_cast<std::size_t>(here.nccl.rank);
     const Tensor first(4 * large.count), second(4 * small.count), send(4 * 400), block(4 * 100);
     first.write(input_of(rank, 0, large.count), here.nccl.stream);
@@ -160,7 +150,7 @@ TEST(NcclLevels, SeveralTensorsRunTogetherAlsoReduceScatters) {
 TEST(NcclLevels, AnAbortEndsCallsWhosePeerDoesNotCome) {
   constexpr std::size_t kCount = 9001;
   run_device_ranks(4, {}, [](DeviceRank& here) {
-    make_levels(here, {1, 1, 2, 2});
+    make_levels(*here.communicator, {1, 1, 2, 2});
     const Tensor tensor(4 * kCount);
     std::thread aborter([&] {
       EXPECT_CUDA(cudaSetDevice(here.nccl.rank));
@@ -196,7 +186,7 @@ TEST(NcclLevels, WhereARankLacksMemoryItsPartitionIsExact) {
   const Case c = {.hosts = {1, 1, 2, 2}, .count = kCount};
   const auto expected = defined(c, 1)[0];
   run_device_ranks(4, options, [&](DeviceRank& here) {
-    make_levels(here, c.hosts);
+    make_levels(*here.communicator, c.hosts);
     const Tensor tensor(4 * kCount);
     tensor.write(input_of(static_cast<std::size_t>(here.nccl.rank), 0, kCount), here.nccl.stream);
     Request request{here.communicator.get(), tensor.data(), tensor.data(),    kCount, DataType::kFloat32,

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "collective/nccl/levels.h"
-#include "device_ranks.h"
+#include "device_levels.h"
 #include "support/simulation.h"
 
 namespace onebit::nccl {
@@ -53,8 +52,7 @@ class Communicators {
 };
 
 /// Each rank calls all communicators in one group on one stream, starting with another one.
-void expect_any_order(const CommunicatorOptions& options, std::size_t count,
-                      const std::vector<std::uint64_t>& hosts) {
+void expect_any_order(const CommunicatorOptions& options, std::size_t count, const Hosts& hosts) {
   constexpr int kRanks = 4;
   constexpr int kCalls = 3;
   std::vector<std::vector<float>> x(kCommunicators);
@@ -65,9 +63,7 @@ void expect_any_order(const CommunicatorOptions& options, std::size_t count,
     for (std::size_t c = 0; c < kCommunicators; ++c) {
       tensors.push_back(std::make_unique<Tensor>(4 * count));
       if (hosts.empty()) continue;
-      const Levels::Making making = {communicators[c], *place_of(hosts, static_cast<unsigned>(rank))};
-      ASSERT_EQ(Levels::make({&making, 1}), kSuccess);
-      carry_by_test_transport({communicators[c]});
+      make_levels(*communicators[c], hosts);
     }
     for (int call = 0; call < kCalls; ++call) {
       std::vector<Request> requests;

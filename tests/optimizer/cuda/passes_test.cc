@@ -235,7 +235,8 @@ TEST_F(DevicePasses, ScaleAsTheHostDoes) {
 
 // ---- LAMB's steps ----
 
-std::vector<LambRule> rules_of(const std::vector<optimizer::Job>& jobs, bool frozen, bool compat) {
+std::vector<LambRule> rules_of(const std::vector<optimizer::Job>& jobs, bool frozen, bool by_norms,
+                               bool compat) {
   std::vector<LambRule> rules;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     rules.push_back({.lr = 0.01,
@@ -248,6 +249,7 @@ std::vector<LambRule> rules_of(const std::vector<optimizer::Job>& jobs, bool fro
                      .factor_threshold = 0.1,
                      .averages = !frozen,
                      .frozen = frozen,
+                     .by_norms = by_norms,
                      .compat = compat,
                      .masked = jobs[i].masked});
   }
@@ -255,17 +257,17 @@ std::vector<LambRule> rules_of(const std::vector<optimizer::Job>& jobs, bool fro
 }
 
 TEST_F(DevicePasses, OfLambTakeTheHostsStepsFromTheWarmUpIntoTheCompressedStage) {
-  for (const bool compat : {false, true}) {
+  for (const auto& [by_norms, compat] : {std::pair(true, false), {false, false}, {false, true}}) {
     const auto counts = sizes();
     const auto queue = device(counts);
     const auto runner = host(counts);
     DeviceJobs jobs(counts, random_value, DataType::kFloat32, DataType::kBFloat16, true, false);
     std::vector<LambNumbers> ours(counts.size()), theirs(counts.size());
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < 36; ++step) {
       const bool frozen = step >= 3;
-      const Pass norms = frozen ? Pass::kLambFrozen : Pass::kLambNorms;
+      const Pass norms = !frozen ? Pass::kLambNorms : by_norms ? Pass::kNorms : Pass::kLambFrozen;
       jobs.set_scalars(scalars());
-      const auto rules = rules_of(jobs.host, frozen, compat);
+      const auto rules = rules_of(jobs.host, frozen, by_norms, compat);
       runner->run(norms, jobs.host);
       runner->choose_steps(rules, jobs.host, ours);
       runner->run(Pass::kApply, jobs.host);
@@ -280,6 +282,7 @@ TEST_F(DevicePasses, OfLambTakeTheHostsStepsFromTheWarmUpIntoTheCompressedStage)
       EXPECT_EQ(ours[i].coefficient, theirs[i].coefficient) << i;
       EXPECT_EQ(ours[i].average, theirs[i].average) << i;
       EXPECT_EQ(ours[i].average_weight, theirs[i].average_weight) << i;
+      EXPECT_EQ(ours[i].reference, theirs[i].reference) << i;
       EXPECT_EQ(ours[i].last_factor, theirs[i].last_factor) << i;
     }
     EXPECT_NE(theirs[5].last_factor, 1);
@@ -292,7 +295,7 @@ TEST_F(DevicePasses, TakeNumbersThatTheHostHasChanged) {
   const auto queue = device(counts);
   DeviceJobs jobs(counts, random_value, DataType::kFloat32, DataType::kFloat32, false, false);
   jobs.set_scalars(scalars());
-  const auto rules = rules_of(jobs.device, true, false);
+  const auto rules = rules_of(jobs.device, true, false, false);
   std::vector<LambNumbers> numbers(1);
   for (const double last : {1.0, 0.6}) {
     fetch_numbers(*queue, numbers);
@@ -309,7 +312,7 @@ TEST_F(DevicePasses, WaitForTheDeviceOnlyWhereResultsAreFetched) {
   const auto queue = device(counts);
   DeviceJobs jobs(counts, random_value, DataType::kFloat32, DataType::kFloat32, false, false);
   jobs.set_scalars(scalars());
-  const auto rules = rules_of(jobs.device, false, false);
+  const auto rules = rules_of(jobs.device, false, false, false);
   std::vector<LambNumbers> numbers(counts.size());
   const auto step = [&] {
     EXPECT_CUDA(queue->run(Pass::kLambNorms, jobs.device));

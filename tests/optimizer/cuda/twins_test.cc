@@ -69,6 +69,19 @@ TEST_P(OfRanks, WithMasksAndElementsThatNeverHaveAGradientTakeTheSameSteps) {
   }
 }
 
+TEST_P(OfRanks, WithEitherFactorTakeTheSameSteps) {
+  auto config = short_config(onebitOneBitLamb);
+  config.freeze_step = 3;
+  for (config.norm_factor = 0; config.norm_factor < 2; ++config.norm_factor) {
+    expect_the_same_steps(
+        GetParam(), config, {.sizes = kMixedSizes, .masked = true, .groups = 2},
+        [](int, int) {
+          return [](std::size_t, std::size_t i, float value) { return i % 11 == 3 ? 0 : value; };
+        },
+        3);
+  }
+}
+
 TEST_P(OfRanks, Of16BitsTakeTheSameSteps) {
   for (const auto type : kAllTypes) {
     SCOPED_TRACE(type);

@@ -97,6 +97,8 @@ class OneBitLamb(OneBitOptimizer):
         freeze_step: steps of the warm-up, or "auto": until the variance has become stable.
         coeff_beta: averages the coefficients of the warm-up.
         factor_max, factor_min, factor_threshold: bounds of the factor on the frozen coefficients, and of its change a step.
+        norm_factor: the factor follows ||w|| and ||momentum||, so that coefficients stay LAMB's, which is not in the paper,
+            and factor_max and factor_min do not bound it; False: the paper's (docs/optimizers.md).
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
         bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
@@ -120,6 +122,7 @@ class OneBitLamb(OneBitOptimizer):
         factor_max: float = 4.0,
         factor_min: float = 0.5,
         factor_threshold: float = 0.1,
+        norm_factor: bool = True,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
         bound_moves: bool = True,

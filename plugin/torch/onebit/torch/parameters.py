@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, List, Mapping, Optional
 
 import torch
 from onebit._abi import DataType
@@ -23,6 +23,12 @@ _TYPES = {
 
 def datatype_of(parameter: torch.Tensor) -> DataType:
     return _TYPES[parameter.dtype]
+
+
+def name_of(group: Mapping[str, Any], number: int, index: int) -> str:
+    """What messages and checkpoints call a parameter of group `number`: its name, or its place, and its shape."""
+    name = group["param_names"][index] if "param_names" in group else f"{number}.{index}"
+    return f"{name} {list(group['params'][index].shape)}"
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <functional>
 
-namespace onebit::nccl_net::test {
+namespace onebit::testing {
 
 class Child {
  public:
@@ -37,4 +37,4 @@ class Child {
   pid_t pid_;
 };
 
-}  // namespace onebit::nccl_net::test
+}  // namespace onebit::testing
