@@ -68,15 +68,15 @@ int connect_with(int more, const Variant& variant) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-class UcxLimits : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Networks, UcxLimits, testing::Values("tcp,self", "shm,self", "all"));
+class UcxLimits : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Networks, UcxLimits, ::testing::Values("tcp,self", "shm,self", "all"));
 
 TEST_P(UcxLimits, TooFewDescriptorsAreAnErrorThatSaysWhatToRaise) {
   const Variant variant = ucx_variant("", GetParam());
   int told = 0;
   for (int more = 2; more < 60; more += 2) {
     const int outcome = connect_with(more, variant);
-    EXPECT_THAT(outcome, testing::AnyOf(kConnected, kTold, kFailed)) << more;
+    EXPECT_THAT(outcome, ::testing::AnyOf(kConnected, kTold, kFailed)) << more;
     told += outcome == kTold ? 1 : 0;
   }
   EXPECT_GT(told, 10);
