@@ -32,6 +32,7 @@ char* interned(std::string_view text) {
 
 Result<std::shared_ptr<Setup>> Setup::read() {
   ONEBIT_ASSIGN_OR_RETURN(Settings settings, Settings::from_environment());
+  warn_of_unknown_variables();
   std::shared_ptr<Setup> made(new Setup(std::move(settings)));
   ONEBIT_ASSIGN_OR_RETURN(made->transport_, transport::choose(made->settings_));
   ONEBIT_ASSIGN_OR_RETURN(made->interfaces_, transport::find_devices(made->transport_.transport,

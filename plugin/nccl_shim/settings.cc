@@ -11,6 +11,7 @@ Result<ShimSettings> read() {
   ShimSettings read{};
   ONEBIT_ASSIGN_OR_RETURN(read.settings, Settings::from_environment());
   set_log_level(read.settings.debug);
+  warn_of_unknown_variables();
   ONEBIT_ASSIGN_OR_RETURN(read.rules, collective::Rules::parse(read.settings.compress));
   ONEBIT_ASSIGN_OR_RETURN(read.library, cuda::open_library(read.settings.cuda_library));
   read.library->set_log_level(static_cast<int>(read.settings.debug));

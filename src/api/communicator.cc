@@ -43,6 +43,7 @@ onebit::Result<Settings> settings_of(const onebitConfig_t* config) {
   }
   ONEBIT_RETURN_IF_ERROR(Communicator::check_settings(settings));
   onebit::set_log_level(settings.debug);
+  onebit::warn_of_unknown_variables();
   return settings;
 }
 

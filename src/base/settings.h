@@ -108,6 +108,11 @@ std::span<const SettingRow> setting_rows();
 /// Secrets are shown as "(set)".
 std::string print_settings(const Settings& settings);
 
+/// Variables of the environment that begin as ours do and are no settings, with commas between.
+std::string unknown_variables();
+/// Logs them, once a process.
+void warn_of_unknown_variables();
+
 /// docs/settings.md, made from the table.
 std::string settings_markdown();
 

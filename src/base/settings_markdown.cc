@@ -14,7 +14,8 @@ std::string settings_markdown() {
       "parsed is\n"
       "an error that names the variable, the value and what is accepted. Where NCCL has a variable for the "
       "same thing,\n"
-      "it is used when ours is unset.\n\n"
+      "it is used when ours is unset. A variable that begins with ONEBIT_ and is none of these is warned "
+      "of.\n\n"
       "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
   for (const SettingRow& row : setting_rows()) {
     const std::string shown = row.value.show(defaults);

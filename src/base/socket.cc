@@ -22,11 +22,7 @@ Status set_option(int fd, int level, int option, int value, std::string_view nam
 Result<UniqueSocket> new_socket(sa_family_t family) {
   UniqueSocket fd =
       UniqueSocket::make([&] { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
-  if (!fd) {
-    const bool limit = errno == EMFILE;
-    return Status::system(
-        errno, limit ? "socket: this process has reached RLIMIT_NOFILE (raise it with ulimit -n)" : "socket");
-  }
+  if (!fd) return Status::system(errno, "socket");
   return fd;
 }
 
@@ -201,9 +197,6 @@ Result<UniqueSocket> accept_from(int listener, SocketAddress* peer) {
       case EHOSTUNREACH:
       case ENETUNREACH:
         continue;
-      case EMFILE:
-        return Status::system(errno,
-                              "accept: this process has reached RLIMIT_NOFILE (raise it with ulimit -n)");
       default:
         return Status::system(errno, "accept");
     }

@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <cerrno>
 #include <system_error>
 
 namespace onebit {
@@ -29,7 +30,10 @@ std::string_view code_name(Code code) noexcept {
 }
 
 Status Status::system(int errno_value, std::string_view what) {
-  return Status(Code::kSystemError, formatted("{}: {}", what, std::generic_category().message(errno_value)));
+  const std::string_view remedy =
+      errno_value == EMFILE ? " (this process has reached RLIMIT_NOFILE: raise it with ulimit -n)" : "";
+  return Status(Code::kSystemError,
+                formatted("{}: {}{}", what, std::generic_category().message(errno_value), remedy));
 }
 
 const std::string& Status::message() const noexcept {

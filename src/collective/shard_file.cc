@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "bootstrap/launcher.h"
+
 namespace onebit::collective {
 namespace {
 
@@ -42,7 +44,7 @@ std::size_t ranks_of_file(std::string_view file, std::string_view prefix, std::s
   };
   const auto rank = number(numbers.substr(0, of));
   const auto ranks = number(numbers.substr(of + 4));
-  return rank && ranks && *rank < *ranks ? *ranks : 0;
+  return rank && ranks && *rank < *ranks && *ranks <= bootstrap::kMaxWorldSize ? *ranks : 0;
 }
 
 }  // namespace

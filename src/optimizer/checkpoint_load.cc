@@ -216,8 +216,10 @@ Status Checkpoint::choose(std::vector<File>& files) const {
     if (missing != nullptr)
       return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
     return Status::error(
-        Code::kDataError, "{}: it is of another moment than that of rank 0 (steps {} and {}{})", other->path,
-        other->numbers[0], files[0].numbers[0],
+        Code::kDataError,
+        "{}: it is of another moment than that of rank 0 (steps {} and {}{}): a save was cut short; load an "
+        "older directory, and save to one of its own each time",
+        other->path, other->numbers[0], files[0].numbers[0],
         other->header.stamp.moment.job == files[0].header.stamp.moment.job ? "" : ", of different jobs");
   }
   // With the same number of ranks each warns of its own file, else rank 0 of all.

@@ -104,6 +104,13 @@ std::string obstacle(std::string_view name, std::span<const std::vector<std::byt
   return std::string();
 }
 
+/// Why a transport that was asked for is not there, and what to ask for instead.
+Status with_remedy(const Status& status, std::string_view transport, const Settings& settings) {
+  if (settings.transport != transport || transport == "tcp") return status;
+  return Status::error(status.code(), "{}; or set ONEBIT_TRANSPORT=auto, which takes what all ranks have",
+                       status.message());
+}
+
 }  // namespace
 
 std::vector<std::byte> offer(const Settings& settings) {
@@ -143,7 +150,8 @@ Result<Choice> choose(const Settings& settings) {
 Result<std::vector<Device>> find_devices(std::string_view transport, const Settings& settings,
                                          const SocketAddress& toward) {
   ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
-  return found->devices(settings, toward);
+  auto devices = found->devices(settings, toward);
+  return devices.ok() ? std::move(devices) : with_remedy(devices.status(), transport, settings);
 }
 
 Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
@@ -155,8 +163,9 @@ Result<std::unique_ptr<Context>> make_context(std::string_view transport, const 
 Result<std::unique_ptr<Context>> make_context(std::string_view transport, const Settings& settings,
                                               const SocketAddress& toward, std::uint32_t flows) {
   ONEBIT_ASSIGN_OR_RETURN(const Transport* const found, find(transport));
-  ONEBIT_ASSIGN_OR_RETURN(std::vector<Device> devices, found->rank_devices(settings, toward));
-  return found->make(settings, std::move(devices), flows);
+  auto devices = found->rank_devices(settings, toward);
+  if (!devices.ok()) return with_remedy(devices.status(), transport, settings);
+  return found->make(settings, std::move(*devices), flows);
 }
 
 }  // namespace onebit::transport

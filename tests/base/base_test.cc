@@ -25,6 +25,7 @@ TEST(Status, IsOkWithoutAMessageOrAnErrorWithOne) {
   EXPECT_EQ("rank 3 is late", error.message());
   EXPECT_EQ("bind to x: Permission denied", Status::system(EACCES, "bind to x").message());
   EXPECT_EQ(Code::kSystemError, Status::system(EACCES, "bind").code());
+  EXPECT_THAT(Status::system(EMFILE, "getifaddrs").message(), HasSubstr("ulimit -n"));
 }
 
 TEST(Status, ContextComesBeforeTheMessageAndChangesNoCode) {

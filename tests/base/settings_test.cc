@@ -132,6 +132,16 @@ TEST(Settings, ASecretOfTheLinesWinsOverTheEnvironments) {
   ::unlink(path.c_str());
 }
 
+TEST(Settings, VariablesThatAreNoneAreFoundByTheirPrefix) {
+  ASSERT_TRUE(read({{"ONEBIT_BLOCK", "512"}, {"ONEBIT_LIBRARY", "of/python.so"}}).ok());
+  EXPECT_EQ(unknown_variables(), "");
+  ::setenv("ONEBIT_COMPRES", "all", 1);
+  ::setenv("NCCL_NO_SETTING", "1", 1);
+  EXPECT_EQ(unknown_variables(), "ONEBIT_COMPRES");
+  ::unsetenv("ONEBIT_COMPRES");
+  ::unsetenv("NCCL_NO_SETTING");
+}
+
 TEST(Settings, LinesAreAppliedOnTopLikeVariables) {
   Settings settings;
   ASSERT_TRUE(apply_settings(settings, "ONEBIT_BLOCK=whole\n\nONEBIT_THREADS=3").ok());

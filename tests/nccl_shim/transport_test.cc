@@ -89,6 +89,28 @@ TEST(ShimTransport, ARankThatDoesNotCallIsATimeoutThatNamesIt) {
   EXPECT_THAT(outcomes[0].output + outcomes[2].output, HasSubstr("no progress for 700 ms (ONEBIT_TIMEOUT)"));
 }
 
+TEST(ShimTransport, ARankThatDoesNotComeToTheFirstCallOfASizeIsATimeoutThatNamesIt) {
+  const auto outcomes =
+      run_rank_processes(3, {{-1, "ONEBIT_TIMEOUT", "700ms"}}, [](int rank, int ranks, ncclUniqueId id) {
+        Here here;
+        if (!here.join(rank, ranks, id)) return 2;
+        const Tensor tensor(8 * kCount);
+        tensor.write(constant(kCount, 1), here.stream);
+        if (here.reduce(tensor) != ncclSuccess || cudaStreamSynchronize(here.stream) != cudaSuccess) return 3;
+        if (rank == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(3));
+          return 0;
+        }
+        // The ranks tell each other whether they have memory for it.
+        const bool failed = here.reduce(tensor, 2 * kCount) == ncclRemoteError;
+        return failed && ncclCommAbort(here.comm) == ncclSuccess ? 0 : 4;
+      });
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{2}}) {
+    EXPECT_EQ(outcomes[rank].status, 0) << outcomes[rank].output;
+    EXPECT_THAT(outcomes[rank].output, HasSubstr("rank 1 at 127.0.0.1"));
+  }
+}
+
 TEST(ShimTransport, ARankThatEndsBetweenCallsIsAnErrorOfTheNextOneAndNoNewsBefore) {
   const auto outcomes = run_rank_processes(2, {}, [](int rank, int ranks, ncclUniqueId id) {
     Here here;

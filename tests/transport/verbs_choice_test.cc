@@ -222,5 +222,15 @@ TEST(Choice, ANameThatNoTransportHasIsAnErrorThatSaysWhatThereIs) {
               AllOf(HasSubstr("ONEBIT_TRANSPORT=nccl"), HasSubstr("auto, verbs, tcp")));
 }
 
+TEST(Choice, ATransportThatIsAskedForAndNotThereIsAnErrorThatSaysWhatToSet) {
+  Settings settings;
+  settings.transport = "verbs";
+  settings.ib_hca = "=nosuchdevice";
+  const auto found = find_devices("verbs", settings, SocketAddress());
+  EXPECT_THAT(found.status().message(), HasSubstr("or set ONEBIT_TRANSPORT=auto"));
+  EXPECT_THAT(make_context("verbs", settings, SocketAddress()).status().message(),
+              HasSubstr("or set ONEBIT_TRANSPORT=auto"));
+}
+
 }  // namespace
 }  // namespace onebit::transport

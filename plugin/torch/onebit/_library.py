@@ -10,13 +10,16 @@ import ctypes
 import os
 import threading
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Union
 
 from onebit import _abi
 from onebit.errors import Code, LibraryNotFoundError, OneBitError
 
 VERSION = (0, 1, 0)
 """The version of the C API that this package was written for. Before 1.0 each minor version is a new ABI."""
+
+Text = Union[str, "os.PathLike[str]"]
+"""What names a directory, or anything else."""
 
 _lock = threading.Lock()
 _loaded: Optional[ctypes.CDLL] = None
@@ -59,6 +62,18 @@ def call(name: str, *arguments: Any) -> None:
     if result != 0:
         message = loaded.onebitGetLastError(None) or b""
         raise OneBitError(Code(result), message.decode(errors="replace") or f"{name} failed")
+
+
+def text_of(value: Text) -> bytes:
+    """A text or path as the library takes it.
+
+    Raises:
+        OneBitError: for one with a NUL, where the library would see its end.
+    """
+    text = os.fsencode(value)
+    if b"\0" in text:
+        raise OneBitError(Code.INVALID_ARGUMENT, f"{value!r} has a NUL in it, which no name, tag or path may have")
+    return text
 
 
 def pointer_of(handle: ctypes.c_void_p) -> int:

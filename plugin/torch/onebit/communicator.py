@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple, Union
 from onebit import _abi
 from onebit._abi import ReduceOp
 from onebit._buffers import Memory, memory_of, refuse
-from onebit._library import call, pointer_of
+from onebit._library import Text, call, pointer_of, text_of
 from onebit.errors import Code
 
 _EXPLANATION_BYTES = 1024
@@ -111,7 +111,7 @@ class Communicator:
             source.elements,
             source.datatype,
             _reduction(op),
-            None if tag is None else tag.encode(),
+            None if tag is None else text_of(tag),
             self.handle,
             None,
         )
@@ -144,35 +144,35 @@ class Communicator:
         """How `allreduce` with these arguments would go, and why: "exact: not tagged". Communicates nothing."""
         memory = memory_of(values)
         text = ctypes.create_string_buffer(_EXPLANATION_BYTES)
-        name = None if tag is None else tag.encode()
+        name = None if tag is None else text_of(tag)
         size = len(text)
         call("onebitExplain", memory.address, memory.elements, memory.datatype, _reduction(op), name, self.handle, text, size)
         return text.value.decode(errors="replace")
 
     # ---- residuals ----
 
-    def save_residuals(self, directory: str) -> None:
+    def save_residuals(self, directory: Text) -> None:
         """Saves this rank's residuals to a file of its own in `directory`. A local call, which every rank makes."""
-        call("onebitResidualSave", self.handle, directory.encode())
+        call("onebitResidualSave", self.handle, text_of(directory))
 
-    def load_residuals(self, directory: str) -> None:
+    def load_residuals(self, directory: Text) -> None:
         """Loads what a communicator of this name, of the same or another number of ranks, saved in `directory`."""
-        call("onebitResidualLoad", self.handle, directory.encode())
+        call("onebitResidualLoad", self.handle, text_of(directory))
 
     def reset_residuals(self, tag: Optional[str] = None) -> None:
         """Drops the residuals of `tag`, or of all tags. Every rank must do it between the same calls."""
-        call("onebitResidualReset", self.handle, None if tag is None else tag.encode())
+        call("onebitResidualReset", self.handle, None if tag is None else text_of(tag))
 
     def residual_bytes(self, tag: Optional[str] = None) -> int:
         """Memory that the residuals of `tag`, or of all tags, take on this rank."""
         size = ctypes.c_size_t()
-        call("onebitResidualMemory", self.handle, None if tag is None else tag.encode(), ctypes.byref(size))
+        call("onebitResidualMemory", self.handle, None if tag is None else text_of(tag), ctypes.byref(size))
         return size.value
 
     def residual_norm(self, tag: Optional[str] = None) -> Tuple[float, float]:
         """L2 norms of the residuals of `tag`, or of all tags, on this rank: of its own tensors, and of the partitions that it owns."""
         worker, owner = ctypes.c_double(), ctypes.c_double()
-        name = None if tag is None else tag.encode()
+        name = None if tag is None else text_of(tag)
         call("onebitResidualNorm", self.handle, name, ctypes.byref(worker), ctypes.byref(owner))
         return worker.value, owner.value
 
@@ -237,7 +237,7 @@ def unique_id() -> bytes:
 
 def _config(name: str, settings: Optional[Mapping[str, object]]) -> _abi.Config:
     lines = "\n".join(f"{key}={value}" for key, value in (settings or {}).items())
-    return _abi.Config(ctypes.sizeof(_abi.Config), name.encode(), lines.encode() if lines else None)
+    return _abi.Config(ctypes.sizeof(_abi.Config), text_of(name), text_of(lines) if lines else None)
 
 
 def _destroy(handle: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 
 class Code(enum.IntEnum):
@@ -49,3 +50,6 @@ class LibraryNotFoundError(OneBitError, ImportError):
 
     def __init__(self, message: str) -> None:
         OneBitError.__init__(self, Code.SYSTEM_ERROR, message)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.message,)  # exceptions are pickled by their arguments, which are two

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from onebit import _abi
 from onebit._abi import DataType
 from onebit._buffers import refuse
-from onebit._library import call, pointer_of
+from onebit._library import Text, call, pointer_of, text_of
 from onebit.communicator import Communicator
 from onebit.nccl import NcclCommunicator
 
@@ -93,12 +93,12 @@ class NativeOptimizer:
             place: of an optimizer in a GPU's memory, which exchanges over NCCL.
         """
         own = _abi.OptimizerConfig.from_buffer_copy(config)
-        own.name = name.encode()
+        own.name = text_of(name)
         own.groups = (_abi.Group * len(groups))(*groups)
         own.ngroups = len(groups)
         specs = (_abi.Tensor * len(tensors))()
         for spec, each in zip(specs, tensors):
-            spec.name = each.name.encode()
+            spec.name = text_of(each.name)
             spec.parameters = each.address
             spec.count = each.elements
             spec.datatype = spec.gradient_datatype = each.datatype
@@ -156,7 +156,7 @@ class NativeOptimizer:
     def read_state(self, tensor: int, name: str, address: int, count: int) -> None:
         """Copies an array of a tensor's state (exp_avg, exp_avg_sq, ...) to `count` fp32 numbers at `address`, which is
         host memory."""
-        call("onebitOptimizerGetState", self.handle, tensor, name.encode(), address, count)
+        call("onebitOptimizerGetState", self.handle, tensor, text_of(name), address, count)
 
     def coefficient(self, tensor: int) -> float:
         """LAMB: what the learning rate of a tensor was multiplied with in the last step."""
@@ -164,14 +164,14 @@ class NativeOptimizer:
         call("onebitOptimizerGetCoefficient", self.handle, tensor, ctypes.byref(value))
         return value.value
 
-    def save(self, directory: str, whole: bool = False) -> None:
+    def save(self, directory: Text, whole: bool = False) -> None:
         """Saves this rank's part, or what stands for itself if `whole`, to a file of its own. A local call."""
-        call("onebitOptimizerSaveWhole" if whole else "onebitOptimizerSave", self.handle, directory.encode())
+        call("onebitOptimizerSaveWhole" if whole else "onebitOptimizerSave", self.handle, text_of(directory))
 
-    def load(self, directory: str) -> None:
+    def load(self, directory: Text) -> None:
         """Sets parameters and state to the newest that the same or another number of ranks saved. Collective: all ranks load
         what was saved at one moment, or none loads anything; on an error nothing changed."""
-        call("onebitOptimizerLoad", self.handle, directory.encode())
+        call("onebitOptimizerLoad", self.handle, text_of(directory))
 
     def close(self) -> None:
         self._handle = None

@@ -10,13 +10,13 @@ from typing import Any, Iterator
 
 from onebit._abi import ELEMENT_BYTES
 from onebit._buffers import memory_of
-from onebit._library import call
+from onebit._library import call, text_of
 
 
 @contextlib.contextmanager
 def scope(tag: str) -> Iterator[None]:
     """Untagged allreduces of this thread inside have the tag `tag`, the second in a scope "tag#1", and so on."""
-    call("onebitScopeBegin", tag.encode())
+    call("onebitScopeBegin", text_of(tag))
     try:
         yield
     finally:
@@ -26,7 +26,7 @@ def scope(tag: str) -> Iterator[None]:
 def tag_buffer(values: Any, tag: str) -> None:
     """Gives allreduces whose send buffer lies in `values` the tag `tag`, until `untag_buffer`. `values` must stay."""
     memory = memory_of(values)
-    call("onebitTagBuffer", memory.address, memory.elements * ELEMENT_BYTES[memory.datatype], tag.encode())
+    call("onebitTagBuffer", memory.address, memory.elements * ELEMENT_BYTES[memory.datatype], text_of(tag))
 
 
 def untag_buffer(values: Any) -> None:

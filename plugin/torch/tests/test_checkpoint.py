@@ -190,11 +190,16 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path):
             "kind": lambda: optimizer.load_state_dict(damaged(type="OneBitAdam")),
             "format": lambda: optimizer.load_state_dict(damaged(format=9)),
             "twice": lambda: optimizer.load_state_dict([state, state]),
-            "steps": lambda: optimizer.load_state_dict([state, damaged(rank=1, steps=9)]),
+            "steps": lambda: optimizer.load_state_dict([damaged(ranks=2), damaged(rank=1, ranks=2, steps=9)]),
             "mixed": lambda: optimizer.load_state_dict([state, {**state, "onebit": None}]),
             "stranger": lambda: optimizer.load_state_dict(adam),
             "groups": lambda: optimizer.load_state_dict({**state, "param_groups": state["param_groups"] * 2}),
             "none": lambda: optimizer.load_state_dict([]),
+            "no_state": lambda: optimizer.load_state_dict(damaged(state=None)),
+            "no_bytes": lambda: optimizer.load_state_dict(damaged(state=torn.float())),
+            "elsewhere": lambda: optimizer.load_state_dict(damaged(rank="../../tmp/x")),
+            "no_rank": lambda: optimizer.load_state_dict(damaged(rank=7)),
+            "nothing": lambda: optimizer.load_state_dict({**state, "onebit": 3}),
             "missing": lambda: optimizer.load(str(tmp_path / "nowhere")),
             "json": lambda: optimizer.load(str(tmp_path / "bad")),
         }
@@ -221,6 +226,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path):
         "stranger": "not of an optimizer of onebit",
         "groups": "groups",
         "none": "empty list",
+        "no_state": "state_dict 0 is damaged, in its state",
+        "no_bytes": "damaged, in its state",
+        "elsewhere": "damaged, in its rank",
+        "no_rank": "damaged, in its rank, ranks",
+        "nothing": "damaged, in its format, type",
         "missing": "nowhere",
         "json": "damaged",
         "model": "0.weight [16, 8]",
@@ -228,6 +238,87 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path):
         "claimed": "another name=",
     }.items():
         assert words in said[key], (key, said[key])
+
+
+def test_a_state_that_does_not_lie_in_a_row_is_loaded():
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters())
+        train(network, optimizer, rank, 3)
+        state = optimizer.state_dict()
+        saved = flat(network)
+        train(network, optimizer, rank, 4, 4)
+        scattered = state["onebit"]["state"].repeat_interleave(2)[::2]
+        optimizer.load_state_dict({**state, "onebit": {**state["onebit"], "state": scattered}})
+        return flat(network) == saved
+
+    assert ranks.run(1, body) == [True]
+
+
+@pytest.mark.parametrize("name", ["net/1", "50%", "one\ntwo", "größe", "."])
+def test_states_go_by_any_name_of_an_optimizer(name, tmp_path):
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters(), name=name)
+        train(network, optimizer, rank, 3)
+        state = optimizer.state_dict()
+        optimizer.save(tmp_path)
+        for load in (lambda: optimizer.load_state_dict(state), lambda: optimizer.load(tmp_path)):
+            train(network, optimizer, rank, 4, 4)
+            load()
+            assert optimizer.info().steps == 3
+        return len(os.listdir(tmp_path))
+
+    assert ranks.run(1, body) == [2]
+
+
+def test_a_save_that_cannot_write_the_groups_leaves_the_earlier_one_whole(tmp_path):
+    def body(rank, directory):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters())
+        train(network, optimizer, rank, 3)
+        optimizer.save(directory)
+        train(network, optimizer, rank, 4, 4)
+        optimizer.param_groups[0]["note"] = object()
+        said = ranks.error_of(lambda: optimizer.save(directory))
+        del optimizer.param_groups[0]["note"]
+        left = sorted(os.listdir(directory))
+        optimizer.load(directory)
+        return said, left, optimizer.info().steps
+
+    said, left, steps = ranks.run(1, body, str(tmp_path))[0]
+    assert "holds a object" in said
+    assert left == ["optimizer.groups.json", "optimizer.rank-0-of-1.optimizer"]
+    assert steps == 3
+
+
+def test_a_save_where_nothing_can_be_written_says_where_and_why(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters())
+        train(network, optimizer, rank, 2)
+        return ranks.error_of(lambda: optimizer.save(str(tmp_path / "file" / "state")))
+
+    for said in ranks.run(2, body):
+        assert "OneBitError" in said and f"save to {tmp_path}/file/state" in said and "Not a directory" in said
+
+
+@pytest.mark.parametrize("rate", ["float32", "tensor"])
+def test_numbers_of_other_libraries_in_groups_are_saved_as_numbers(rate, tmp_path):
+    numpy = pytest.importorskip("numpy")
+
+    def body(rank):
+        network = model()
+        optimizer = make("OneBitAdam", network.named_parameters())
+        optimizer.param_groups[0]["lr"] = numpy.float32(0.25) if rate == "float32" else torch.tensor(0.25)
+        train(network, optimizer, rank, 2)
+        optimizer.save(str(tmp_path))
+        optimizer.load(str(tmp_path))
+        return optimizer.param_groups[0]["lr"]
+
+    assert ranks.run(1, body) == [0.25]
 
 
 def test_ranks_that_died_leave_a_state_from_which_others_go_on(tmp_path):

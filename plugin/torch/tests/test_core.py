@@ -97,12 +97,12 @@ def test_residuals_are_saved_and_loaded_by_another_number_of_ranks(tmp_path):
     def save(rank):
         comm = onebit.init()
         comm.allreduce(array.array("f", range(1000)), tag="t")
-        comm.save_residuals(str(tmp_path))
+        comm.save_residuals(tmp_path)
         return comm.residual_bytes()
 
     def load(rank):
         comm = onebit.init()
-        comm.load_residuals(str(tmp_path))
+        comm.load_residuals(tmp_path)
         held = comm.residual_bytes("t")
         comm.reset_residuals("t")
         return held, comm.residual_bytes()
@@ -149,6 +149,8 @@ def test_errors_carry_code_and_message_and_leave_the_communicator_usable():
             (lambda: comm.allreduce(array.array("i", [1]), onebit.AVG), "floating types"),
             (lambda: comm.allreduce(floats(2, 1), out=floats(3, 1)), "out has 3 x float32"),
             (lambda: comm.allreduce(floats(2, 1), tag="x" * 256), "255 bytes"),
+            (lambda: comm.allreduce(floats(2, 1), tag="a\0b"), "a NUL in it"),
+            (lambda: comm.save_residuals("/tmp\0x"), "a NUL in it"),
             (lambda: comm.broadcast(floats(2, 1), root=1), "root 1"),
             (lambda: comm.allgather(floats(2, 1), floats(3, 1)), "out has 3"),
         ]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -139,6 +141,35 @@ def test_a_rank_that_dies_in_backward_is_named_by_the_hook():
     assert "rank 1" in ranks.run(2, body, dead=[1])[0]
 
 
+def test_a_state_that_goes_without_close_leaves_no_thread_and_no_connection():
+    def body(rank):
+        begin()
+
+        def held():
+            return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+        def use():
+            network = wrapped(model())
+            network.register_comm_hook(onebit.torch.HookState(name="short", warmup_calls=1), onebit.torch.ddp_hook)
+            loss_of(network, rank, 1).backward()
+
+        def left(before):
+            gc.collect()
+            end = time.monotonic() + 20
+            while any(now > then for now, then in zip(held(), before)) and time.monotonic() < end:
+                time.sleep(0.01)
+            return held()
+
+        use()  # what is made once
+        first = held()  # of one state at most
+        for _ in range(3):
+            use()
+        return first, left(first)
+
+    for first, last in ranks.run(2, body):
+        assert last[0] <= first[0] and last[1] <= first[1]
+
+
 def test_warm_up_calls_begin_at_1():
     assert "from 1" in ranks.run(1, lambda rank: ranks.error_of(lambda: onebit.torch.HookState(warmup_calls=0)))[0]
 
@@ -175,6 +206,22 @@ def test_a_model_wrapped_after_its_optimizer_is_an_error_or_kept_local_by_hand()
     assert ranks.run(2, body, True) == [3, 3]
     for said in ranks.run(2, body, False):
         assert "after its optimizer was made" in said and "keep_gradients_local" in said
+
+
+def test_the_model_of_a_group_that_is_added_later_keeps_its_gradients_local():
+    def body(rank):
+        begin()
+        first, second = wrapped(model()), wrapped(model(width=8))
+        optimizer = onebit.torch.OneBitAdam(first.parameters(), lr=1e-2, freeze_step=5)
+        optimizer.add_param_group({"params": list(second.parameters())})
+        for step in range(1, 4):
+            optimizer.zero_grad()
+            (loss_of(first, rank, step) + loss_of(second, rank, step)).backward()
+            optimizer.step()
+        return flat(second)
+
+    first, second = ranks.run(2, body)
+    assert first == second
 
 
 def test_another_optimizer_of_the_same_model_is_warned_of():

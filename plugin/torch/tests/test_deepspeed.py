@@ -86,6 +86,21 @@ def test_a_whole_configuration_gives_its_optimizer_and_clipping_and_says_what_is
             assert any(words in each for each in said)
 
 
+@pytest.mark.parametrize(
+    "further, words",
+    [
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 16}, ["4 backwards a step on 1 ranks"]),
+        ({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 16}, []),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 4}, ["losses divided"]),
+        ({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}, []),
+        ({"amp": {"enabled": True}}, ['"amp"']),
+    ],
+)
+def test_what_the_engine_would_have_done_by_itself_is_warned_of(further, words):
+    _, said = read({"optimizer": ONEBIT_ADAM, **further})
+    assert len(said) == len(words) and all(word in each for word, each in zip(words, said))
+
+
 def test_gradient_clipping_of_the_configuration_clips():
     def body(rank):
         weight = torch.nn.Parameter(torch.zeros(1))
@@ -102,7 +117,10 @@ def test_gradient_clipping_of_the_configuration_clips():
     "config, words",
     [
         ({"optimizer": ONEBIT_ADAM, "zero_optimization": {"stage": 1}}, '"zero_optimization": stage 1'),
+        ({"optimizer": ONEBIT_ADAM, "zero_optimization": True}, '"zero_optimization": stage True'),
         ({"train_batch_size": 3}, 'no "optimizer" section'),
+        ({"optimizer": "OneBitAdam"}, 'no "optimizer" section'),
+        ({"optimizer": {"type": "OneBitAdam", "params": None}, "gradient_clipping": 1.0}, '"params" must be an object'),
         ([], "JSON object"),
         ({"type": "SGD"}, "OneBitLamb, OneBitAdam, ZeroOneAdam"),
         ({"type": "OneBitAdam", "params": {"freeze_stepp": 3}}, "freeze_stepp"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import onebit
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -29,8 +31,6 @@ def ask(package=PACKAGE, **environment):
 
 @pytest.fixture()
 def library():
-    import onebit
-
     return Path(onebit.library_path()).resolve()
 
 
@@ -93,6 +93,12 @@ def test_a_library_of_older_sources_is_refused_with_what_it_lacks(lonely, tmp_pa
     old = compile_library(tmp_path / "old.so", "int onebitGetVersion(int* v) { *v = 100; return 0; }")
     status, said = ask(lonely, ONEBIT_LIBRARY=old)
     assert status != 0 and "onebitOptimizerStep" in said
+
+
+def test_errors_survive_being_pickled():
+    for error in (onebit.OneBitError(onebit.Code.TIMEOUT, "rank 1"), onebit.LibraryNotFoundError("not there")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.code) == (type(error), str(error), error.code)
 
 
 def test_some_other_library_is_refused(lonely, tmp_path):

@@ -74,6 +74,23 @@ def test_parameters_of_other_devices_are_refused_in_words():
     assert cuda.device_of([]) is None
 
 
+def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
+    def body(rank):
+        network = model()
+        optimizer = make("Adam", network.parameters())
+        wrong = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        twice = torch.nn.Parameter(torch.ones(3))
+        said = [ranks.error_of(lambda: optimizer.add_param_group({"params": each})) for each in ([wrong], [twice, twice])]
+        train(network, optimizer, rank, 1)
+        return said, len(optimizer.param_groups)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said, groups = ranks.run(1, body)[0]
+    assert "float64" in said[0] and "twice" in said[1]
+    assert groups == 1
+
+
 def test_hyper_parameters_out_of_range_or_without_effect_are_named():
     def body(rank):
         parameter = torch.nn.Parameter(torch.ones(3))
@@ -87,12 +104,14 @@ def test_hyper_parameters_out_of_range_or_without_effect_are_named():
             refused("OneBitAdam", lr=-1.0),
             refused("OneBitAdam", amsgrad=True),
             refused("OneBitAdam", max_coeff=3.0),
+            refused("OneBitAdam", name=""),
+            refused("OneBitAdam", name="a\0b"),
             ranks.error_of(lambda: onebit.torch.OneBitAdam([{"params": [parameter], "freeze_step": 3}])),
             ranks.error_of(lambda: onebit.torch.OneBitAdam([{"params": [parameter], "lr": -1.0}]).step()),
         ]
 
     for words, said in zip(
-        ["betas[1]", "freeze_step", "lr", "AMSGrad", "max_coeff", "cannot differ between groups", "lr"],
+        ["betas[1]", "freeze_step", "lr", "AMSGrad", "max_coeff", "name is ''", "without a NUL", "cannot differ between groups", "lr"],
         ranks.run(1, body)[0],
     ):
         assert words in said

@@ -229,6 +229,7 @@ void ExchangeThread::loop() {
     for (transport::Request* const request : completed_) {
       if (status.ok()) status = finish(*request);
     }
+    if (!completed_.empty()) expect_progress();
     // First what has come from a rank that has ended since.
     retire_jobs();
     if (status.ok() && context_->failed() != nullptr) status = endpoint_failure(*context_->failed());
@@ -268,7 +269,7 @@ Status ExchangeThread::start_ready() {
     Job& job = *jobs_[started_];
     if (job.follows_stream && !has_reached(words_->of_stream(), job.number)) return Status();
     ++started_;
-    deadline_ = Deadline::after(options_.settings.timeout);
+    expect_progress();
     ONEBIT_RETURN_IF_ERROR(start(job));
   }
   return Status();
@@ -310,7 +311,6 @@ Status ExchangeThread::finish(transport::Request& request) {
                          described(message.peer), request.bytes, message.bytes.size());
   }
   --transfer.job->pending;
-  deadline_ = Deadline::after(options_.settings.timeout);
   return Status();
 }
 
@@ -336,10 +336,16 @@ std::uint64_t ExchangeThread::bytes_moved() const {
   return bytes;
 }
 
+void ExchangeThread::expect_progress() {
+  deadline_ = Deadline::after(options_.settings.timeout);
+  moved_ = bytes_moved();
+}
+
 Status ExchangeThread::check_deadline() {
   if (started_ == 0 || !deadline_.passed()) return Status();
-  deadline_ = Deadline::after(options_.settings.timeout);
-  if (std::exchange(moved_, bytes_moved()) != moved_) return Status();
+  const std::uint64_t before = moved_;
+  expect_progress();
+  if (moved_ != before) return Status();
   std::string late;
   for (const Transfer& transfer : jobs_.front()->transfers) {
     if (transfer.request.state != transport::Request::State::kPending) continue;

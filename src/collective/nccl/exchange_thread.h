@@ -94,6 +94,8 @@ class ExchangeThread {
   Status finish(transport::Request& request);
   void retire_jobs();
   std::chrono::milliseconds patience() const;
+  /// From now on: within ONEBIT_TIMEOUT.
+  void expect_progress();
   Status check_deadline();
   std::uint64_t bytes_moved() const;
   void fail(const Status& reason);

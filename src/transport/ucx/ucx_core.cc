@@ -1,10 +1,14 @@
 #include "transport/ucx/ucx_core.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "bootstrap/handshake.h"
 #include "transport/ucx/ucx_endpoint.h"
@@ -14,6 +18,9 @@ namespace {
 
 /// Of one core; more than that many connections at once need.
 constexpr std::uint8_t kMostWorkers = 64;
+
+/// What a context or a worker may open: a few for each network interface.
+constexpr std::size_t kDescriptors = 24;
 
 /// UCX registers what it needs and keeps it itself.
 class UcxMemory final : public Memory {};
@@ -63,6 +70,19 @@ std::atomic<std::uint32_t> g_process{0};
 UcxCore::UcxCore(const Settings& s, const UcxLibrary& library, const UcxWindow& w)
     : ControlledCore(s), window(w), library_(library), id_(random_number()), workers_(kMostWorkers) {}
 
+Status UcxCore::check_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return Status();
+  std::error_code error;
+  std::size_t open = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
+       at.increment(error)) {
+    ++open;
+  }
+  if (error ? error.value() != EMFILE : open + kDescriptors <= limit.rlim_cur) return Status();
+  return Status::system(EMFILE, formatted("UCX may need {} descriptors more", kDescriptors));
+}
+
 Status UcxCore::open() {
   // UCX's own thread, which its connections need, is not in the child, and UCX does not see that.
   if (g_cores > 0 && g_process != UniqueSocket::process_generation()) {
@@ -71,6 +91,7 @@ Status UcxCore::open() {
         "UCX was in use in the process that forked this one: it works in one of the two only; start the "
         "other with exec, or set ONEBIT_TRANSPORT=tcp");
   }
+  ONEBIT_RETURN_IF_ERROR(check_descriptors());
   g_process = UniqueSocket::process_generation();
   ++g_cores;
   counted_ = true;

@@ -68,6 +68,9 @@ class UcxCore final : public ControlledCore {
 
   const UcxLibrary& library() const noexcept { return library_; }
   Status check(ucs_status_t status, std::string_view what) const;
+  /// An error where descriptors might run out in the middle of UCX's making something: it ends the process
+  /// then.
+  static Status check_descriptors();
   std::uint64_t id() const noexcept { return id_; }
   Result<UcxWorker*> worker(std::uint8_t index);
 

@@ -18,6 +18,7 @@ Result<std::unique_ptr<UcxWorker>> UcxWorker::open(UcxCore& core, ucp_context_h 
 }
 
 Status UcxWorker::make(ucp_context_h context) {
+  ONEBIT_RETURN_IF_ERROR(UcxCore::check_descriptors());
   const UcxLibrary& library = core_.library();
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

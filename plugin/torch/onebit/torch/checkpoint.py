@@ -14,9 +14,10 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
+from onebit._library import Text
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import NativeOptimizer
@@ -71,12 +72,11 @@ def check(parts: Sequence[Mapping[str, Any]], kind: str, comm: Communicator) -> 
                 "load the model only"
             )
         if part["onebit"] is not None:
+            _check_fields(number, part["onebit"])
             states.append(part["onebit"])
     if states and len(states) != len(parts):
         raise _fault("some of the state_dicts were saved before the first step, others after it")
     for state in states:
-        if state["format"] != _FORMAT:
-            raise _fault(f"the state_dict has format {state['format']}, this version reads {_FORMAT}")
         if state["type"] != kind:
             raise _fault(f"the state_dict is of {state['type']}, not of {kind}")
         for key in ("ranks", "steps"):
@@ -88,17 +88,38 @@ def check(parts: Sequence[Mapping[str, Any]], kind: str, comm: Communicator) -> 
     return states
 
 
+def _check_fields(number: int, state: Any) -> None:
+    """Raises where `state` cannot be what `pack` made."""
+    if isinstance(state, Mapping) and isinstance(state.get("format"), int) and state["format"] != _FORMAT:
+        raise _fault(f"the state_dict has format {state['format']}, this version reads {_FORMAT}")
+    kinds = {"format": int, "type": str, "rank": int, "ranks": int, "steps": int, "state": torch.Tensor}
+    wrong = list(kinds) if not isinstance(state, Mapping) else [
+        key for key, kind in kinds.items() if not isinstance(state.get(key), kind)
+    ]
+    if not wrong and not 0 <= state["rank"] < state["ranks"]:
+        wrong = ["rank", "ranks"]
+    if not wrong and state["state"].dtype != torch.uint8:
+        wrong = ["state"]
+    if wrong:
+        raise _fault(f"state_dict {number} is damaged, in its {', '.join(wrong)}")
+
+
 def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any]], comm: Communicator) -> None:
     """Loads checked states. Collective."""
     with contextlib.ExitStack() as opened:
         with on_all_ranks(comm, "cannot write out its state_dict"):
             directory = opened.enter_context(_directory(sum(2 * state["state"].numel() for state in states)))
             for state in states:
-                stem = name.translate({code: "_" for code in [*range(32), ord("/")]})
-                path = Path(directory) / f"{stem}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+                path = Path(directory) / f"{_file_stem(name)}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+                on_host = state["state"].cpu().contiguous()  # itself, or a copy that must live until it is written
                 with path.open("wb") as file:
-                    file.write(_bytes(state["state"].cpu().contiguous()))
+                    file.write(_bytes(on_host))
         native.load(directory)
+
+
+def _file_stem(name: str) -> str:
+    """What the library makes of a name in file names, which cannot hold everything: such characters become %XX."""
+    return "".join(f"%{ord(each):02X}" if each in "/%" or each < " " else each for each in name)
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
@@ -118,7 +139,7 @@ class _directory(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
 # ---- parameter groups beside files ----
 
 
-def claim(optimizer: Any, directory: str) -> None:
+def claim(optimizer: Any, directory: Text) -> None:
     """Raises when another optimizer of this process saves under the same name to `directory`."""
     key = (os.path.realpath(directory), optimizer.name)
     other = _claims.setdefault(key, optimizer)
@@ -129,25 +150,34 @@ def claim(optimizer: Any, directory: str) -> None:
         )
 
 
-def _groups_path(directory: str, name: str) -> Path:
-    return Path(directory) / f"{name.replace('/', '_')}.groups.json"
+def _groups_path(directory: Text, name: str) -> Path:
+    return Path(directory) / f"{_file_stem(name)}.groups.json"
 
 
-def save_groups(directory: str, name: str, steps: int, groups: List[Dict[str, Any]]) -> None:
+@contextlib.contextmanager
+def saved_groups(directory: Text, name: str, steps: int, groups: List[Dict[str, Any]]) -> Iterator[None]:
+    """Writes the groups beside the file of an earlier save, and puts them in its place when what is within has succeeded:
+    where groups cannot be written, the state that belongs to the earlier ones is not replaced either."""
     plain = [{key: _plain(value) for key, value in group.items() if key != "exp_avg_mask"} for group in groups]
+    text = json.dumps({"steps": steps, "groups": plain}, default=_not_plain)
     path = _groups_path(directory, name)
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("w") as file:
-            json.dump({"steps": steps, "groups": plain}, file, default=_not_plain)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        yield
         unfinished.replace(path)
+    except OSError as error:
+        raise OneBitError(Code.SYSTEM_ERROR, f"save to {path}: {error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or nothing can be
+            unfinished.unlink()
 
 
-def load_groups(directory: str, name: str) -> Tuple[int, List[Dict[str, Any]]]:
+def load_groups(directory: Text, name: str) -> Tuple[int, List[Dict[str, Any]]]:
     """The step at which they were saved, and the groups."""
     path = _groups_path(directory, name)
     try:
@@ -161,9 +191,10 @@ def load_groups(directory: str, name: str) -> Tuple[int, List[Dict[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
-    return value
+    """A tensor of one element, or a number of NumPy's, as a number of Python's."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 else value
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _not_plain(value: Any) -> Any:

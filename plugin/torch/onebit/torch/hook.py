@@ -61,11 +61,12 @@ class HookState:
         arguments = (self.comm, self._waiting, self.decisions)
         self._thread = threading.Thread(target=_exchange, args=arguments, daemon=True, name=f"onebit {name}")
         self._thread.start()
+        self._finalizer = weakref.finalize(self, self._waiting.put, None)  # a state that goes without close() ends its thread
         live.add(self)
 
     def close(self) -> None:
         """Ends the thread and the communicator. Not while a backward is under way."""
-        self._waiting.put(None)
+        self._finalizer()
         self._thread.join()
         self.comm.close()
 

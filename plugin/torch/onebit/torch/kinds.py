@@ -224,7 +224,8 @@ _ELSEWHERE = {
     "scheduler": "make a scheduler of torch.optim.lr_scheduler",
     "fp16": "use torch.autocast and a GradScaler",
     "bf16": "use torch.autocast, or convert the model by .bfloat16()",
-    "gradient_accumulation_steps": "call step() every so many backwards",
+    "amp": "use torch.autocast and a GradScaler",
+    "gradient_accumulation_steps": "call step() every so many backwards, of losses divided by that, as DeepSpeed's engine does",
 }
 
 
@@ -254,20 +255,22 @@ def from_deepspeed_config(
         raise refuse("a DeepSpeed configuration is a JSON object")
     section = config
     if "type" not in config:
-        if "optimizer" not in config:
+        if not isinstance(config.get("optimizer"), Mapping):
             raise refuse('the configuration has no "optimizer" section')
         section = dict(config["optimizer"])
         _check_engine(config)
-        if config.get("gradient_clipping"):
+        if config.get("gradient_clipping") and isinstance(section.get("params", {}), Mapping):
             section["params"] = {**section.get("params", {}), "gradient_clipping": config["gradient_clipping"]}
     parse_section(section)  # says what is wrong with it
     chosen: Any = _KINDS[str(section["type"]).lower()]
     made: OneBitOptimizer = chosen(params, comm=comm, name=name, **section.get("params", {}))
+    _warn_of_batches(config, made.comm.size)
     return made
 
 
 def _check_engine(config: Mapping[str, Any]) -> None:
-    stage = config.get("zero_optimization", {}).get("stage", 0)
+    zero = config.get("zero_optimization") or {}
+    stage = zero.get("stage", 0) if isinstance(zero, Mapping) else zero
     if stage != 0:
         raise refuse(
             f'"zero_optimization": stage {stage}: the 1-bit optimizers need whole parameters on each rank, here as in '
@@ -278,3 +281,17 @@ def _check_engine(config: Mapping[str, Any]) -> None:
         active = value.get("enabled", True) if isinstance(value, Mapping) else value not in (None, 1)
         if active:
             warnings.warn(f'"{key}" of the DeepSpeed configuration is not acted on: {instead}', stacklevel=3)
+
+
+def _warn_of_batches(config: Mapping[str, Any], ranks: int) -> None:
+    """Where the batch sizes ask for gradient accumulation that is not asked for by its name."""
+    batch, micro = config.get("train_batch_size"), config.get("train_micro_batch_size_per_gpu")
+    if "gradient_accumulation_steps" in config or not isinstance(batch, int) or not isinstance(micro, int) or micro < 1:
+        return
+    steps = batch // (micro * ranks)
+    if steps > 1:
+        warnings.warn(
+            f'"train_batch_size" {batch} with "train_micro_batch_size_per_gpu" {micro} is {steps} backwards a step on {ranks} '
+            f"ranks, which is not acted on: {_ELSEWHERE['gradient_accumulation_steps']}",
+            stacklevel=3,
+        )

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import torch
 from onebit._buffers import refuse
+from onebit._library import Text
 from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import Info, NativeOptimizer, group_values, parse_section
@@ -60,6 +61,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         Raises:
             OneBitError: INVALID_ARGUMENT for a hyper-parameter or a parameter, saying what to do.
         """
+        if not name or "\0" in name:
+            raise refuse(f"name is {name!r}: an optimizer's name is a text of some characters, without a NUL")
         self._config = parse_section({"type": self.kind, "params": dict(section)})
         values = group_values(self._config.group)
         self._group_keys = ["lr", "betas", "eps", "weight_decay"]
@@ -212,7 +215,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
         self._restore(parts[0]["param_groups"], load if states else None)
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: Text) -> None:
         """Saves this rank's shard of the state to `directory` (made if missing). A local call, after the same step on
         every rank. Works after a failure of the communicator too.
 
@@ -221,11 +224,15 @@ class OneBitOptimizer(torch.optim.Optimizer):
         if self._bound is None:
             raise OneBitError(Code.INVALID_USAGE, "there is nothing to save before the first step")
         checkpoint.claim(self, directory)
-        self._bound.native.save(directory)
-        if self.comm.rank == 0:
-            checkpoint.save_groups(directory, self.name, self._bound.native.info().steps, super().state_dict()["param_groups"])
+        native = self._bound.native
+        if self.comm.rank != 0:
+            native.save(directory)
+            return
+        groups = super().state_dict()["param_groups"]
+        with checkpoint.saved_groups(directory, self.name, native.info().steps, groups):
+            native.save(directory)
 
-    def load(self, directory: str) -> None:
+    def load(self, directory: Text) -> None:
         """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
         here. Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed."""
         with on_all_ranks(self.comm, f"cannot load what it sees as {directory}"):
@@ -265,11 +272,17 @@ class OneBitOptimizer(torch.optim.Optimizer):
             raise refuse(f"{', '.join(misplaced)} cannot differ between groups: give it to the optimizer")
         super().add_param_group(group)
         number, added = len(self.param_groups) - 1, self.param_groups[-1]
-        for index, parameter in enumerate(added["params"]):
-            parameters.check(parameters.name_of(added, number, index), parameter)
-        known = [id(each) for each in added["params"]]
-        if len(known) != len(set(known)):
-            raise ValueError("a parameter appears twice in a group")
+        members = added["params"]
+        try:
+            for index, parameter in enumerate(members):
+                parameters.check(parameters.name_of(added, number, index), parameter)
+            if len({id(each) for each in members}) != len(members):
+                raise ValueError("a parameter appears twice in a group")
+            if self in live:  # the constructor looks once for all groups
+                take_over(members)
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     # ---- within ----
 
