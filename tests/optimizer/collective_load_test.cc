@@ -102,7 +102,7 @@ TEST(CollectiveLoad, WhereOneRanksFileIsDamagedLoadsNowhere) {
   expect_none_loaded(load_apart(short_options(Kind::kOneBitLamb),
                                 [](const TemporaryDirectory& directory) {
                                   std::string bytes = read_bytes(file_of(directory, 0));
-                                  bytes[bytes.size() / 2] ^= 1;
+                                  bytes[bytes.size() / 4] ^= 1;  // in the arrays that all ranks read
                                   write_bytes(file_of(directory, 0), bytes);
                                 }),
                      "rank-0-of-3");
