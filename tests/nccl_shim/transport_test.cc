@@ -95,7 +95,7 @@ TEST(ShimTransport, ARankThatDoesNotComeToTheFirstCallOfASizeIsATimeoutThatNames
         Here here;
         if (!here.join(rank, ranks, id)) return 2;
         const Tensor tensor(8 * kCount);
-        tensor.write(constant(kCount, 1), here.stream);
+        tensor.write(constant(2 * kCount, 1), here.stream);
         if (here.reduce(tensor) != ncclSuccess || cudaStreamSynchronize(here.stream) != cudaSuccess) return 3;
         if (rank == 1) {
           std::this_thread::sleep_for(std::chrono::seconds(3));
