@@ -62,7 +62,9 @@ def test_a_first_rank_that_does_not_come_is_a_timeout_that_names_it():
 def test_a_first_rank_that_cannot_begin_says_why_to_the_others():
     def body(rank):
         begin()
-        return ranks.error_of(onebit.torch.init)
+        said = ranks.error_of(onebit.torch.init)
+        dist.barrier()  # the store, which tells the others, is the first rank's
+        return said
 
     first, second = ranks.run(2, body, ONEBIT_PORT_RANGE="nonsense")
     assert "ONEBIT_PORT_RANGE" in first
