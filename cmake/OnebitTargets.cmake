@@ -47,14 +47,9 @@ function(onebit_add_layer name)
                         PRIVATE $<BUILD_INTERFACE:onebit_options>)
 endfunction()
 
-# ccache does not keep what is compiled with precompiled headers.
-if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache)
-  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
-endif()
-
 # onebit_add_test(NAME SOURCES ... LAYERS ... LIBRARIES ... LABELS ... TIMEOUT seconds)
 # A GoogleTest program NAME, run by ctest as one test. Tests with the label "fast" also run under the sanitizers;
-# the others are built there only by name. GoogleTest's headers are read once for all, with the target base_test.
+# the others are built there only by name.
 function(onebit_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LAYERS;LIBRARIES;LABELS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -69,11 +64,6 @@ function(onebit_add_test name)
     if(NOT fast IN_LIST arg_LABELS)
       set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
-  endif()
-  if(name STREQUAL "base_test")
-    target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-  else()
-    target_precompile_headers(${name} REUSE_FROM base_test)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
