@@ -1,5 +1,5 @@
-"""perf/convergence as a person runs it, in its short form: both optimizers learn alike, with fewer bytes, and all results are
-written."""
+"""The programs of perf/ on PyTorch as a person runs them. perf/convergence in its short form: both optimizers learn alike, with
+fewer bytes, and all results are written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).resolve().parents[3] / "perf/convergence/run"
+PERF = Path(__file__).resolve().parents[3] / "perf"
 PATIENCE = 600  # seconds; only a hang takes so long
 
 
 def test_the_short_comparison(tmp_path):
-    command = [sys.executable, str(RUN), "--short", "--output", str(tmp_path)]
+    command = [sys.executable, str(PERF / "convergence/run"), "--short", "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     exact, onebit = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
@@ -31,3 +31,10 @@ def test_the_short_comparison(tmp_path):
     assert 40 / (6 + 34 / 24) < exact["bytes"][-1] / onebit["bytes"][-1] < 40 / (6 + 34 / 32)
     assert "| 1-bit LAMB |" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "text-2.png").stat().st_size > 10_000
+
+
+def test_the_comparison_of_a_step_with_its_c_call():
+    command = [sys.executable, str(PERF / "torch_step"), "--width", "64", "--layers", "2", "--rounds", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ratio" in done.stdout
