@@ -6,7 +6,7 @@ namespace onebit::optimizer {
 
 Result<std::unique_ptr<Algorithm>> OneBitLamb::create(Core& core) {
   std::unique_ptr<OneBitLamb> made(new OneBitLamb(core));
-  if (!core.options().factor_by_norms()) {
+  if (!made->by_norms_) {
     ONEBIT_ASSIGN_OR_RETURN(made->fresh_, core.create_array(&Arrays::f));
   }
   return std::unique_ptr<Algorithm>(std::move(made));
@@ -36,7 +36,7 @@ void OneBitLamb::finish(double gradient_scale) {
     scalars.momentum_factor = static_cast<float>(1 / scales_[i].sent);
     scales_[i].stored = scales_[i].sent;
   }
-  step_by(core_.options().factor_by_norms() ? Pass::kNorms : Pass::kLambFrozen, false);
+  step_by(by_norms_ ? Pass::kNorms : Pass::kLambFrozen, false);
 }
 
 Status OneBitLamb::advance() {
@@ -47,9 +47,7 @@ Status OneBitLamb::advance() {
 
 Status OneBitLamb::freeze() {
   ONEBIT_RETURN_IF_ERROR(enter_compressed_stage());
-  if (!core_.options().factor_by_norms()) {
-    core_.space().copy(fresh_.data(), core_.v().data(), core_.v().size());
-  }
+  if (!by_norms_) core_.space().copy(fresh_.data(), core_.v().data(), core_.v().size());
   return choose_scales();
 }
 
@@ -88,7 +86,7 @@ void OneBitLamb::visit_numbers(const NumberVisitor& visit) {
 
 std::vector<StateArray> OneBitLamb::arrays() {
   auto all = Lamb::arrays();
-  if (!core_.options().factor_by_norms()) all.push_back({&fresh_, true});
+  if (!by_norms_) all.push_back({&fresh_, true});
   return all;
 }
 
@@ -97,7 +95,7 @@ Status OneBitLamb::restored() {
 }
 
 const Array* OneBitLamb::find_array(std::string_view name, std::size_t tensor, double& factor) {
-  const bool fresh = name == "exp_avg_sq_fresh" && !core_.options().factor_by_norms();
+  const bool fresh = name == "exp_avg_sq_fresh" && !by_norms_;
   const Array* const found = fresh ? &fresh_ : Lamb::find_array(name, tensor, factor);
   factor = name == "exp_avg" ? 1 / scales_[tensor].stored : 1;
   return found;

@@ -35,9 +35,9 @@
 // Core::bound_moves says.
 //
 // Passes when frozen: one reads g, m and writes x; after the exchange one reads m, w (and v where elements
-// have v = 0; for the paper's f, m, the momentum before, v, fresh, w, and writes fresh); one reads m, v, w
-// and writes w: 9 words an element, or 13. The momentum is stored as it was exchanged, times a_i. Threads: as
-// Core's.
+// have v = 0, on a device always; for the paper's f, m, the momentum before, v, fresh, w, and writes fresh);
+// one reads m, v, w and writes w: 9 words an element, or 13. The momentum is stored as it was exchanged,
+// times a_i. Threads: as Core's.
 #pragma once
 
 #include <memory>
@@ -65,16 +65,18 @@ class OneBitLamb final : public Lamb {
   double scale(std::size_t tensor) const { return scales_[tensor].sent; }
 
  private:
-  explicit OneBitLamb(Core& core) : Lamb(core), monitor_(core), scales_(core.tensors()) {}
+  explicit OneBitLamb(Core& core)
+      : Lamb(core), by_norms_(core.options().factor_by_norms()), monitor_(core), scales_(core.tensors()) {}
   Status choose_scales();
 
   struct Scales {
     double sent = 1;    ///< a_i
     double stored = 1;  ///< what m is stored times: 1 in warm-up, then a_i
   };
+  const bool by_norms_;  ///< f is ours, and there is no fresh variance
   VarianceMonitor monitor_;
   std::vector<Scales> scales_;
-  Array fresh_;
+  Array fresh_;  ///< of the paper's f alone
 };
 
 }  // namespace onebit::optimizer
