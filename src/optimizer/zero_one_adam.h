@@ -28,7 +28,7 @@
 #include <memory>
 #include <vector>
 
-#include "optimizer/algorithm.h"
+#include "optimizer/variance_scale.h"
 
 namespace onebit::optimizer {
 
@@ -44,6 +44,8 @@ class ZeroOneAdam final : public Algorithm {
     return stage_ == Stage::kWarmUp || (since_sync_ == 0 && !core_.compat());
   }
   void visit_numbers(const NumberVisitor& visit) override;
+  Status restored() override;
+  double coefficient(std::size_t /*tensor*/) const override { return 1 / scale_.root(); }
   std::vector<StateArray> arrays() override;
   const Array* find_array(std::string_view name, std::size_t tensor, double& factor) override;
 
@@ -58,12 +60,16 @@ class ZeroOneAdam final : public Algorithm {
   double window(std::size_t group) const { return windows_[group]; }
 
  private:
-  explicit ZeroOneAdam(Core& core) : Algorithm(core), windows_(core.learning_rates().size(), 0) {}
+  explicit ZeroOneAdam(Core& core)
+      : Algorithm(core), scale_(core), windows_(core.learning_rates().size(), 0) {}
   void freeze_variance();
+  /// Steps that have changed v.
+  std::int64_t variance_updates() const;
   /// Whether the coming step of the frozen stage ends in a sync.
   bool syncs() const;
   void set_local_scalars(double gradient_scale);
 
+  VarianceScale scale_;
   Schedule schedule_;
   std::int64_t since_sync_ = 0;
   std::vector<double> windows_;
