@@ -3,9 +3,10 @@
 // Until var_freeze_step (T_v) steps are done, in step t, with C[] the error-compensated 1-bit mean over
 // ranks:
 //
-//   t mod I_v = 0:  g is the exact mean over ranks;  m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2)
-//   g^2 else:           m = beta1 m + (1 - beta1) C[g],  v stays both:           w = w - lr (m / d + decay
-//   w),    d = sqrt(v) + eps
+//   t mod I_v = 0:  with g the exact mean over ranks, m = beta1 m + (1 - beta1) g,
+//                   v = beta2 v + (1 - beta2) g^2
+//   else:           m = beta1 m + (1 - beta1) C[g], v stays
+//   both:           w = w - lr (m / d + decay w),   d = sqrt(v) root + eps
 //
 // I_v doubles after every var_update_scaler (kappa) exact steps: the paper's k_(j+1) - k_j =
 // 2^floor(j/kappa). Then v is frozen, residuals start anew, and ranks step on their own; z sums up their
@@ -17,6 +18,9 @@
 //
 // I_l doubles after every local_step_scaler steps, up to local_step_clipper (H). The paper's numbers: kappa
 // 16, H 16; BERT-Large with local_step_scaler 32768 (the original's default is 32678).
+//
+// Ours, and not the paper's: root, which is VarianceScale's, and Adam's bias correction up to T_v, of v with
+// the number of its updates; then it becomes part of m and v.
 //
 // All ranks have the same weights after each sync, as c is kept: it costs one array. deepspeed_compat goes
 // back by subtracting z instead, from where ranks differ in the last bits; there decay enters z, and syncs
