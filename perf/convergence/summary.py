@@ -82,19 +82,23 @@ def plot(runs: List[Run], folder: Path) -> List[Path]:
     for task in TASKS:
         for ranks in sorted({key[1] for key in groups if key[0] == task.name}):
             figure, (over_steps, over_bytes) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True)
-            for arm in ARMS:
+            lowest, highest = math.inf, 0.0
+            for number, arm in enumerate(ARMS):
                 mine = groups.get((task.name, ranks, arm.name))
                 if mine is None:
                     continue
+                style = {"color": pyplot.cm.tab20(number / 20), "linewidth": 1.5 if arm.main else 1, "linestyle": "-" if arm.main else ":"}
                 curves = list(zip(*(smooth(run.losses) for run in mine)))
                 mean = [statistics.mean(each) for each in curves]
-                line = over_steps.plot(range(1, len(mean) + 1), mean, label=arm.name, linewidth=1)[0]
+                over_steps.plot(range(1, len(mean) + 1), mean, label=arm.name, **style)
                 low, high = [min(each) for each in curves], [max(each) for each in curves]
-                over_steps.fill_between(range(1, len(mean) + 1), low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+                over_steps.fill_between(range(1, len(mean) + 1), low, high, color=style["color"], alpha=0.15, linewidth=0)
                 sent = [statistics.mean(each) / 2**20 for each in zip(*(run.bytes for run in mine))]
-                over_bytes.plot(sent, mean, color=line.get_color(), linewidth=1)
+                over_bytes.plot(sent, mean, **style)
+                lowest, highest = min([lowest, *filter(math.isfinite, mean)]), max(highest, mean[0])
             over_steps.set(xlabel="step", ylabel="loss (mean of 10 steps)", yscale="log", title=f"{task.title}, {ranks} ranks")
             over_bytes.set(xlabel="MiB sent by a rank", xscale="log")
+            over_steps.set_ylim(0.95 * lowest, 1.1 * highest)  # what diverges leaves the picture
             over_steps.legend(fontsize=8)
             figure.tight_layout()
             files.append(folder / f"{task.name}-{ranks}.png")
