@@ -23,7 +23,7 @@ class Buffer {
     EXPECT_CUDA(
         cudaMemcpyAsync(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice, rank.stream));
   }
-  Buffer(const NcclRank& rank, std::size_t count) : Buffer(rank, std::vector<T>(count, T(-77.0F))) {}
+  Buffer(const NcclRank& rank, std::size_t count) : Buffer(rank, std::vector<T>(count, T(77.0F))) {}
   ~Buffer() { EXPECT_CUDA(cudaFree(data_)); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -154,12 +154,12 @@ TEST(NcclCollectives, ReduceAndReduceScatterGiveTheSumToWhomItIsFor) {
     for (std::size_t i = 0; i < 1009; ++i) {
       ASSERT_EQ(result[i], expected(ncclSum, 3, static_cast<std::size_t>(here.rank) * 1009 + i));
     }
-    EXPECT_EQ(result[1009], -77.0F);
+    EXPECT_EQ(result[1009], 77.0F);
     const Buffer<float> of_root(here, 1009);
     EXPECT_NCCL(ncclReduce(send.data(), of_root.data(), 1009, ncclFloat, ncclSum, 1, here.comm, here.stream));
     result = of_root.read();
     for (std::size_t i = 0; i < 1009; ++i)
-      ASSERT_EQ(result[i], here.rank == 1 ? expected(ncclSum, 3, i) : -77.0F);
+      ASSERT_EQ(result[i], here.rank == 1 ? expected(ncclSum, 3, i) : 77.0F);
   });
 }
 
@@ -186,7 +186,7 @@ TEST(NcclCollectives, BlocksGoWhereTheyBelong) {
     EXPECT_EQ(blocks(exchanged), (Blocks{r, 10 + r, 20 + r}));
     const Buffer<float> at_root(here, 3 * kCount);
     EXPECT_NCCL(ncclGather(send.data(), at_root.data(), kCount, ncclFloat, 2, here.comm, here.stream));
-    EXPECT_EQ(blocks(at_root), here.rank == 2 ? (Blocks{0, 10, 20}) : (Blocks{-77, -77, -77}));
+    EXPECT_EQ(blocks(at_root), here.rank == 2 ? (Blocks{0, 10, 20}) : (Blocks{77, 77, 77}));
     const Buffer<float> scattered(here, kCount);
     EXPECT_NCCL(ncclScatter(send.data(), scattered.data(), kCount, ncclFloat, 1, here.comm, here.stream));
     EXPECT_EQ(blocks(scattered), (Blocks{10 + r}));
