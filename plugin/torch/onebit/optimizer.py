@@ -135,6 +135,7 @@ class NativeOptimizer:
         owner: Union[Communicator, NcclCommunicator] = comm if place is None or place.nccl is None else place.nccl
         self._finalizer = weakref.finalize(self, _destroy, self._handle, owner)
         self.comm = comm
+        self._place = place
         owner.add_dependent(self)
 
     def step(self, gradients: Sequence[Optional[int]], rates: Sequence[float]) -> bool:
@@ -147,6 +148,7 @@ class NativeOptimizer:
         Returns:
             False when all ranks skipped it, as some rank had a gradient that is not finite.
         """
+        self._check_place()
         for group, rate in enumerate(rates):
             call("onebitOptimizerSetLearningRate", self.handle, group, rate)
         self._gradients[: len(gradients)] = list(gradients)
@@ -188,6 +190,7 @@ class NativeOptimizer:
     def load(self, directory: Text, step: Optional[int] = None) -> None:
         """Sets parameters and state to the newest that all ranks, the same or another number, saved, or to that of `step`.
         Collective: all ranks load what was saved at one moment, or none loads anything; on an error nothing changed."""
+        self._check_place()
         if step is None:
             call("onebitOptimizerLoad", self.handle, text_of(directory))
         else:
@@ -196,6 +199,11 @@ class NativeOptimizer:
     def close(self) -> None:
         self._handle = None
         self._finalizer()
+
+    def _check_place(self) -> None:
+        """Raises where NCCL's communicator has gone, which the library would use."""
+        if self._place is not None and self._place.nccl is not None:
+            self._place.nccl.handle
 
     @property
     def handle(self) -> int:

@@ -190,7 +190,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
         packed: Dict[str, Any] = super().state_dict()
         for group in packed["param_groups"]:
             group.pop("exp_avg_mask", None)
-        packed["onebit"] = None if self._bound is None else checkpoint.pack(self._bound.native, self.kind, self.name, self.comm)
+        packed["onebit"] = None
+        if self._bound is not None:
+            with self._bound.in_order():
+                packed["onebit"] = checkpoint.pack(self._bound.native, self.kind, self.name, self.comm)
         return packed
 
     def load_state_dict(self, state_dict: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]]) -> None:
@@ -229,12 +232,13 @@ class OneBitOptimizer(torch.optim.Optimizer):
             raise OneBitError(Code.INVALID_USAGE, "there is nothing to save before the first step")
         checkpoint.claim(self, directory)
         native = self._bound.native
-        if self.comm.rank != 0:
-            native.save(directory)
-            return
-        groups = super().state_dict()["param_groups"]
-        with checkpoint.saved_groups(directory, self.name, native.info().steps, groups):
-            native.save(directory)
+        with self._bound.in_order():
+            if self.comm.rank != 0:
+                native.save(directory)
+                return
+            groups = super().state_dict()["param_groups"]
+            with checkpoint.saved_groups(directory, self.name, native.info().steps, groups):
+                native.save(directory)
 
     def load(self, directory: Text, step: Optional[int] = None) -> None:
         """Loads what the same or another number of ranks saved in `directory`; the files of all must be readable here.
@@ -323,8 +327,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             with on_all_ranks(self.comm, "cannot make its optimizer anew"):
                 bound = self._bind()
                 weights = bound.copy_parameters()
-            with bound.in_order():
-                load(bound.native)
+            bound.load(load)
         except BaseException:
             for group, old in zip(self.param_groups, before):
                 group.clear()
