@@ -347,40 +347,6 @@ def test_ranks_that_died_leave_a_state_from_which_others_go_on(tmp_path):
     assert first[0] == steps >= 10
 
 
-def test_files_of_two_steps_are_refused_with_the_step_of_each_rank_and_the_one_asked_for_is_loaded(tmp_path):
-    def body(rank):
-        network = model()
-        optimizer = make("OneBitLamb", network.named_parameters())
-        for end in (3, 5):
-            train(network, optimizer, rank, end, optimizer.info().steps + 1)
-            optimizer.save(tmp_path / str(end))
-        optimizer.comm.barrier()
-        if rank == 0:  # as if rank 1 had been killed before its second save
-            shutil.copytree(tmp_path / "5", tmp_path / "mixed")
-            name = "optimizer.rank-1-of-2.optimizer"
-            shutil.copyfile(tmp_path / "3" / name, tmp_path / "mixed" / name)
-        optimizer.comm.barrier()
-        before = all_of(network, optimizer)
-        said = [ranks.error_of(lambda: optimizer.load(tmp_path / "mixed"))]
-        said.append(ranks.error_of(lambda: optimizer.load(tmp_path / "3", step=5)))
-        assert all_of(network, optimizer) == before
-        optimizer.load(tmp_path / "3", step=3)
-        assert optimizer.info().steps == 3
-        # Own state_dicts of different steps.
-        state = optimizer.state_dict()
-        if rank == 1:
-            optimizer.load(tmp_path / "5")
-        else:
-            optimizer.load(tmp_path / "5", step=5)
-        said.append(ranks.error_of(lambda: optimizer.load_state_dict(state if rank else optimizer.state_dict())))
-        return said
-
-    for rank, (mixed, other, dicts) in enumerate(ranks.run(2, body)):
-        assert "step 3 of rank 1, step 5 of rank 0" in mixed and "the parameter groups there are of step 5" in mixed
-        assert "the parameter groups of step 3, not of step 5" in other or "its error says why" in other
-        assert "different moments" in dicts and "step 3 of 2 ranks" in dicts and "step 5 of 2 ranks" in dicts
-
-
 @pytest.mark.parametrize("fault", ["groups", "damaged", "other_steps"])
 def test_where_one_rank_cannot_load_a_directory_no_rank_does_and_none_waits(tmp_path, fault):
     def body(rank):
