@@ -178,10 +178,8 @@ Status Checkpoint::find(const std::string& directory, std::optional<std::int64_t
     // What is wrong with the newest files is told, not passed over.
     if (!status.ok() && others.empty()) return status;
     if (status.ok() && choose(files, step)) {
-      if (!others.empty() && !step && core.exchange().rank() == 0) {
-        log(LogLevel::kWarn,
-            "optimizer '{}': {} has newer files, but not of all ranks and one moment{}: a save was cut "
-            "short. Loaded is what is left: of {} ranks: {}",
+      if (!others.empty() && core.exchange().rank() == 0) {
+        log(LogLevel::kWarn, "optimizer '{}': {} has newer files{}; what is loaded is of {} ranks: {}",
             core.options().name, directory, others, files.size(), describe(files));
       }
       return Status();

@@ -127,8 +127,10 @@ def test_a_state_holds_what_the_current_stream_has_still_to_write(way, tmp_path)
         twins.step(rank, 1)
         other = torch.cuda.Stream()
         due = {name: torch.full_like(each, 7.0) for name, each in twins.device.named_parameters()}
-        for name, each in twins.device.named_parameters():
-            cuda.write_later(each, due[name], on=other)
+        wrong = {name: torch.full_like(each, 6.0) for name, each in due.items()}
+        for values in [wrong] * 40 + [due]:
+            for name, each in twins.device.named_parameters():
+                cuda.write_later(each, values[name], on=other)
         with torch.cuda.stream(other):
             if way == "save":
                 twins.on_device.save(tmp_path)
