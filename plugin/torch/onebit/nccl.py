@@ -94,7 +94,8 @@ class NcclCommunicator:
     def abort(self, reason: str) -> None:
         """Ends what this rank waits for, after a failure: optimizers over it can still be saved. Not collective."""
         if self._handle is not None and self._finalizer.detach() is not None:
-            handle, self._handle, self._end = self._handle, None, f"was aborted after a failure: {reason}"
+            handle, self._handle = self._handle, None
+            self._end = f"was aborted after a failure: {reason}. Steps need another communicator (onebit.init); saving does not"
             self._call("ncclCommAbort", ctypes.c_void_p(handle))
 
     def close(self) -> None:

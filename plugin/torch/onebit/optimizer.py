@@ -203,7 +203,7 @@ class NativeOptimizer:
     def _check_place(self) -> None:
         """Raises where NCCL's communicator has gone, which the library would use."""
         if self._place is not None and self._place.nccl is not None:
-            self._place.nccl.handle
+            self._place.nccl.handle  # raises
 
     @property
     def handle(self) -> int:
