@@ -18,6 +18,7 @@ from onebit.nccl import NcclCommunicator
 from onebit.optimizer import NativeOptimizer, Place, parse_section
 from onebit.together import together
 
+_api: Any = torch.cuda  # much of which has no types in PyTorch 1.13
 _made: "weakref.WeakKeyDictionary[Communicator, Tuple[torch.device, NcclCommunicator]]" = weakref.WeakKeyDictionary()
 
 
@@ -39,8 +40,8 @@ class Stream:
     def __init__(self, comm: Communicator, device: torch.device) -> None:
         """Collective over the ranks of `comm`."""
         self.device = device
-        with torch.cuda.device(device):
-            self.stream: Any = torch.cuda.current_stream(device)
+        with _api.device(device):
+            self.stream = _api.current_stream(device)
             together(comm, _fault_of(comm, self.stream), "cannot have an optimizer on its CUDA device")
             self.place = Place(None if comm.size == 1 else _nccl_of(comm, device), self.stream.cuda_stream)
 
@@ -52,14 +53,14 @@ class Stream:
         Args:
             tensors: what the work reads and PyTorch may give away while it runs.
         """
-        with torch.cuda.device(self.device):
-            if torch.cuda.is_current_stream_capturing():
+        with _api.device(self.device):
+            if _api.is_current_stream_capturing():
                 raise OneBitError(
                     Code.INVALID_USAGE,
                     "an optimizer waits on the host for the other ranks, which no CUDA graph can hold: capture forward and "
                     "backward alone",
                 )
-            current: Any = torch.cuda.current_stream(self.device)
+            current = _api.current_stream(self.device)
             if current == self.stream:
                 yield
                 return
@@ -90,7 +91,7 @@ class Stream:
 
 def free_unused_memory() -> None:
     """What PyTorch's allocator keeps for later goes back to the device, where the library takes its own."""
-    torch.cuda.empty_cache()
+    _api.empty_cache()
 
 
 def future_of(buffer: torch.Tensor) -> Any:
@@ -105,7 +106,7 @@ class Arrival:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._device = device_of([tensor])
-        self._event: Any = None if self._device is None else torch.cuda.current_stream(self._device).record_event()
+        self._event: Any = None if self._device is None else _api.current_stream(self._device).record_event()
 
     @property
     def device(self) -> Optional[torch.device]:
@@ -125,7 +126,7 @@ class Staging:
     """Pinned host memory where a thread has a device's tensors, one at a time, for what the host does with them."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream: Any = torch.cuda.Stream(device)
+        self._stream = _api.Stream(device)
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     @contextlib.contextmanager
@@ -146,7 +147,7 @@ class Staging:
 
     def current(self) -> Any:
         """Makes the stream of the copies current: what comes then is behind them."""
-        return torch.cuda.stream(self._stream)
+        return _api.stream(self._stream)
 
 
 def _fault_of(comm: Communicator, stream: Any) -> Optional[OneBitError]:
