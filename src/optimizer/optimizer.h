@@ -80,8 +80,8 @@ class Optimizer {
 
  private:
   explicit Optimizer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
-  /// The agreement on the results of the last pass (`has_norms`: they have norms); waits for a device.
-  Status agree(bool has_norms, Agreement& agreement);
+  /// The agreement on the results of the last pass which measured the gradients; waits for a device.
+  Status agree(Agreement& agreement);
   Status compare_tensors();
   static Result<std::uint64_t> random_run();
   /// deepspeed_compat counts a step more.
