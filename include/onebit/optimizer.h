@@ -123,6 +123,10 @@ typedef struct {
   int compressed;        /**< 1 in the compressed stage (ZeroOneAdam: once the variance is frozen) */
   int in_common;         /**< 1 when all ranks have the same parameters now */
   uint64_t memory;       /**< bytes of all state and residuals on this rank */
+  uint64_t full_bytes; /**< sent by this rank in full-precision steps since the optimizer was made; in a GPU's
+                          memory computed, as NCCL does not tell (docs/optimizers.md) */
+  uint64_t compressed_bytes; /**< likewise, in all other steps */
+  uint64_t fp32_bytes;       /**< what the steps taken would have sent, all in full precision */
 } onebitOptimizerInfo_t;
 
 /** An optimizer: tensors, their state, residuals, and where it stands. */
@@ -227,13 +231,21 @@ ONEBIT_API onebitResult_t onebitOptimizerSave(onebitOptimizer_t optimizer, const
  */
 ONEBIT_API onebitResult_t onebitOptimizerSaveWhole(onebitOptimizer_t optimizer, const char* directory);
 /**
- * Sets parameters and state to the newest that the same or another number of ranks saved; the files of all of
- * them must be readable here. The same number of ranks goes on bit for bit. Collective: all ranks load what
- * was saved at one moment, or none loads anything. On an error nothing has changed.
- * @return onebitDataError naming the file and what is wrong: damaged, of another optimizer, of other tensors,
- * of another step than the rest; or the rank that could not load
+ * Sets parameters and state to the newest that all ranks, the same or another number, have saved; the files
+ * of all of them must be readable here. The same number of ranks goes on bit for bit. Collective: all ranks
+ * load what was saved at one moment, or none loads anything. Where the last save was cut short, an older one
+ * of another number of ranks is loaded if it is there, with a warning. On an error nothing has changed.
+ * @return onebitDataError naming the file and what is wrong: damaged, of another optimizer, of other tensors;
+ * or which rank saved which step, where no step is there of all ranks; or the rank that could not load
  */
 ONEBIT_API onebitResult_t onebitOptimizerLoad(onebitOptimizer_t optimizer, const char* directory);
+/**
+ * As onebitOptimizerLoad, but loads the state after `step` steps (onebitOptimizerInfo_t::steps) and no other:
+ * for a program that has noted how far it was. The same on all ranks.
+ * @return as onebitOptimizerLoad; onebitDataError naming the steps that are there, if this is not
+ */
+ONEBIT_API onebitResult_t onebitOptimizerLoadStep(onebitOptimizer_t optimizer, const char* directory,
+                                                  int64_t step);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,10 @@ class Optimizer {
     check(onebitOptimizerSaveWhole(optimizer_, directory.c_str()));
   }
   void load(const std::string& directory) { check(onebitOptimizerLoad(optimizer_, directory.c_str())); }
+  /// The state after `step` steps, and no other.
+  void load(const std::string& directory, std::int64_t step) {
+    check(onebitOptimizerLoadStep(optimizer_, directory.c_str(), step));
+  }
 
  private:
   onebitOptimizer_t optimizer_ = nullptr;

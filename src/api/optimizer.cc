@@ -242,6 +242,9 @@ onebitResult_t onebitOptimizerGetInfo(onebitOptimizer_t optimizer, onebitOptimiz
     full.compressed = own.stage() == onebit::optimizer::Stage::kCompressed ? 1 : 0;
     full.in_common = own.in_common() ? 1 : 0;
     full.memory = own.memory();
+    full.full_bytes = own.traffic().full;
+    full.compressed_bytes = own.traffic().compressed;
+    full.fp32_bytes = own.traffic().as_fp32;
     std::memcpy(info, &full, full.size);
     return Status();
   });
@@ -304,5 +307,13 @@ onebitResult_t onebitOptimizerLoad(onebitOptimizer_t optimizer, const char* dire
     ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
     ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
     return optimizer->optimizer->load(directory);
+  });
+}
+
+onebitResult_t onebitOptimizerLoadStep(onebitOptimizer_t optimizer, const char* directory, int64_t step) {
+  return guarded([&] {
+    ONEBIT_RETURN_IF_ERROR(not_null(optimizer, "optimizer"));
+    ONEBIT_RETURN_IF_ERROR(not_null(directory, "directory"));
+    return optimizer->optimizer->load(directory, step);
   });
 }

@@ -347,15 +347,21 @@ std::string Communicator::explain(std::size_t count, DataType type, ReduceOp op,
   return collective::explain(decide(rules_, settings_.min_size, facts), rules_, settings_.min_size, facts);
 }
 
+std::uint64_t Communicator::bytes_sent() const {
+  std::uint64_t sent = 0;
+  for (const transport::Endpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr) sent += endpoint->counters().wire_sent;
+  }
+  return sent;
+}
+
 Result<Statistics> Communicator::statistics() {
   const CallGuard guard(*this, true);
   ONEBIT_RETURN_IF_ERROR(guard.status());
   Statistics now = statistics_;
+  now.wire_bytes_sent = bytes_sent();
   for (const transport::Endpoint* endpoint : endpoints_) {
-    if (endpoint == nullptr) continue;
-    const transport::Counters counters = endpoint->counters();
-    now.wire_bytes_sent += counters.wire_sent;
-    now.wire_bytes_received += counters.wire_received;
+    if (endpoint != nullptr) now.wire_bytes_received += endpoint->counters().wire_received;
   }
   now.residual_bytes = residuals_.memory("");
   return now;

@@ -98,6 +98,8 @@ class Communicator {
   }
   std::string explain(std::size_t count, DataType type, ReduceOp op, std::string_view tag) const;
   Result<Statistics> statistics();
+  /// Bytes written to the network so far; between calls.
+  std::uint64_t bytes_sent() const;
   // Residuals; kInvalidUsage while a call is in progress. What a failure has left can be saved.
   Status save_residuals(const std::string& directory);
   Status reset_residuals(std::string_view tag);

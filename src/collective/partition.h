@@ -8,8 +8,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace onebit::collective {
+
+/// What an exact allreduce of `bytes` sends from each rank by a ring: 2 (W-1)/W of them.
+constexpr std::uint64_t ring_bytes(std::uint64_t bytes, std::size_t ranks) {
+  return 2 * (ranks - 1) * bytes / ranks;
+}
 
 struct Range {
   std::size_t begin = 0;

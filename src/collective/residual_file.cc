@@ -165,11 +165,12 @@ Status save_residuals(const ResidualStore& store, std::string_view name, const s
 }
 
 Result<SaveMoment> load_residuals(ResidualStore& store, std::string_view name, const std::string& directory) {
-  ONEBIT_ASSIGN_OR_RETURN(const auto newest, newest_shards(directory, name, kExtension,
-                                                           "residuals of a communicator", read_stamp));
-  const auto& [old_ranks, set] = newest;
-  const auto path_of = [&, ranks = old_ranks](std::size_t rank) {
-    return shard_path(directory, name, kExtension, rank, ranks);
+  ONEBIT_ASSIGN_OR_RETURN(
+      const auto sets, find_shards(directory, name, kExtension, "residuals of a communicator", read_stamp));
+  const ShardSet& set = sets.front();
+  const std::size_t old_ranks = set.ranks;
+  const auto path_of = [&](std::size_t rank) {
+    return shard_path(directory, name, kExtension, rank, old_ranks);
   };
   if (old_ranks == store.ranks()) {
     const std::string path = path_of(store.rank());

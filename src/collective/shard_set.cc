@@ -12,16 +12,17 @@ SaveStamp SaveStamp::now(const SaveMoment& moment) {
   return {moment, std::chrono::duration_cast<nanoseconds>(time).count()};
 }
 
-Result<std::pair<std::size_t, ShardSet>> newest_shards(
-    const std::string& directory, std::string_view name, std::string_view extension, std::string_view what,
-    const std::function<Result<SaveStamp>(ShardReader&)>& read_stamp) {
+Result<std::vector<ShardSet>> find_shards(const std::string& directory, std::string_view name,
+                                          std::string_view extension, std::string_view what,
+                                          const std::function<Result<SaveStamp>(ShardReader&)>& read_stamp) {
   ONEBIT_ASSIGN_OR_RETURN(const auto saved, saved_shards(directory, name, extension));
   if (saved.empty()) {
     return Status::error(Code::kDataError, "{} has no {} '{}'", directory, what, name);
   }
-  std::pair<std::size_t, ShardSet> newest;
+  std::vector<ShardSet> sets;
   for (const auto& [ranks, paths] : saved) {
-    ShardSet set;
+    ShardSet& set = sets.emplace_back();
+    set.ranks = ranks;
     for (const std::string& path : paths) {
       auto reader = ShardReader::open(path);
       if (!reader.ok()) continue;
@@ -31,9 +32,10 @@ Result<std::pair<std::size_t, ShardSet>> newest_shards(
       set.moments.emplace(path, stamp->moment);
     }
     if (set.moments.empty()) set.time = std::numeric_limits<std::int64_t>::max();
-    if (newest.first == 0 || set.time > newest.second.time) newest = {ranks, std::move(set)};
   }
-  return newest;
+  std::stable_sort(sets.begin(), sets.end(),
+                   [](const ShardSet& a, const ShardSet& b) { return a.time > b.time; });
+  return sets;
 }
 
 Status check_one_moment(const ShardSet& set, const std::string& path, const SaveMoment& moment) {

@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "collective/shard_file.h"
@@ -34,16 +34,17 @@ struct SaveStamp {
 
 /// The files that ranks of one number saved.
 struct ShardSet {
+  std::size_t ranks = 0;
   std::map<std::string, SaveMoment> moments;  ///< by path, of those with an intact header
   std::int64_t time = 0;                      ///< of the newest
 };
 
-/// The newest set in `directory`, and its number of ranks; one in which no header is intact counts as newest,
-/// so that what is wrong with it is told. kDataError when there is none. `what` ("residuals of a
-/// communicator") is for that error.
-Result<std::pair<std::size_t, ShardSet>> newest_shards(
-    const std::string& directory, std::string_view name, std::string_view extension, std::string_view what,
-    const std::function<Result<SaveStamp>(ShardReader&)>& read_stamp);
+/// The sets in `directory`, the newest first; one in which no header is intact counts as newest, so that what
+/// is wrong with it is told. kDataError when there is none. `what` ("residuals of a communicator") is for
+/// that error.
+Result<std::vector<ShardSet>> find_shards(const std::string& directory, std::string_view name,
+                                          std::string_view extension, std::string_view what,
+                                          const std::function<Result<SaveStamp>(ShardReader&)>& read_stamp);
 
 /// Ok when all files of `set` are of `moment`, which is that of `path`.
 Status check_one_moment(const ShardSet& set, const std::string& path, const SaveMoment& moment);

@@ -19,7 +19,7 @@ struct SideTable;
 
 namespace onebit::cuda {
 
-constexpr int kLibraryVersion = 5;
+constexpr int kLibraryVersion = 6;
 constexpr const char* kLibrarySymbol = "onebit_cuda_library";
 
 struct CommunicatorSettings {

@@ -1,8 +1,11 @@
 // Checkpoint::load: reads the files of all old ranks, agrees with the other ranks, and only then changes
 // anything.
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 
 #include "base/log.h"
@@ -70,11 +73,18 @@ struct Checkpoint::File {
   std::optional<ShardReader> reader;  ///< none: there is no such file
   StateHeader header{};
   std::vector<double> numbers;
+  bool exists() const { return reader.has_value(); }
   bool is_own(std::size_t array) const { return (header.own_arrays >> array & 1) != 0; }
   /// Its part of the shared arrays.
   Range shard() const {
     if (header.whole != 0) return {0, header.elements};
     return PartitionPlan(header.elements, header.ranks, 1).partition(from);
+  }
+  /// Steps tell within a run, times between runs.
+  bool is_newer(const File& other) const {
+    const auto &mine = header.stamp, &theirs = other.header.stamp;
+    return mine.moment.job == theirs.moment.job ? mine.moment.call > theirs.moment.call
+                                                : mine.time > theirs.time;
   }
   bool same_moment(const File& other) const {
     return header.stamp.moment == other.header.stamp.moment && header.own_arrays == other.header.own_arrays &&
@@ -83,20 +93,22 @@ struct Checkpoint::File {
   }
 };
 
-Status Checkpoint::load(const std::string& directory) {
+Status Checkpoint::load(const std::string& directory, std::optional<std::int64_t> step) {
   Core& core = *optimizer_.core_;
   Exchange& exchange = core.exchange();
   ONEBIT_RETURN_IF_ERROR(exchange.usable());
   ONEBIT_RETURN_IF_ERROR(optimizer_.algorithm_->fetch_numbers());
   Loaded loaded;
-  const Status own = read(directory, loaded);
+  ONEBIT_ASSIGN_OR_RETURN(const std::uint64_t run, Optimizer::random_run());
+  const Status own = read(directory, step, loaded);
 
   struct Word {
     std::uint64_t loaded = 0;
     collective::SaveMoment moment;
     std::uint64_t ranks = 0;
+    std::uint64_t run = 0;  // the new one
   };
-  const Word mine = own.ok() ? Word{1, loaded.moment, loaded.ranks} : Word();
+  const Word mine = own.ok() ? Word{1, loaded.moment, loaded.ranks, run} : Word();
   std::vector<Word> all(exchange.ranks());
   ONEBIT_RETURN_IF_ERROR(exchange.all_gather(&mine, all.data(), sizeof mine));
   ONEBIT_RETURN_IF_ERROR(own);
@@ -113,11 +125,12 @@ Status Checkpoint::load(const std::string& directory) {
     return Status::error(Code::kDataError,
                          "{} holds states of different moments: rank {} sees step {} of {} ranks{}, rank {} "
                          "step {} of {} ranks; no rank loads any",
-                         directory, rank, word.moment.call, word.ranks,
-                         word.moment.job == mine.moment.job ? "" : " of another job", exchange.rank(),
-                         mine.moment.call, mine.ranks);
+                         directory, rank, optimizer_.steps_of(word.moment.call), word.ranks,
+                         word.moment.job == mine.moment.job ? "" : " of another run", exchange.rank(),
+                         optimizer_.steps_of(mine.moment.call), mine.ranks);
   }
   ONEBIT_RETURN_IF_ERROR(commit(loaded));
+  optimizer_.run_ = all[0].run;
   if (loaded.ranks != exchange.ranks() && exchange.rank() == 0) {
     log(LogLevel::kInfo, "optimizer '{}': the state of {} ranks in {} is shared out among {}",
         core.options().name, loaded.ranks, directory, exchange.ranks());
@@ -125,12 +138,11 @@ Status Checkpoint::load(const std::string& directory) {
   return Status();
 }
 
-Status Checkpoint::read(const std::string& directory, Loaded& loaded) {
+Status Checkpoint::read(const std::string& directory, std::optional<std::int64_t> step, Loaded& loaded) {
   Core& core = *optimizer_.core_;
-  ONEBIT_ASSIGN_OR_RETURN(const auto newest,
-                          collective::newest_shards(directory, core.options().name, kStateExtension,
-                                                    "state of an optimizer", read_stamp));
-  loaded.ranks = newest.first;
+  std::vector<File> files;
+  ONEBIT_RETURN_IF_ERROR(find(directory, step, files));
+  loaded.ranks = files.size();
   loaded.elements = used_elements(core.layout());
   for (std::size_t i = 0; i < optimizer_.algorithm_->arrays().size() + 1; ++i) {
     ONEBIT_ASSIGN_OR_RETURN(auto array, AlignedBuffer<float>::create(core.layout().elements()));
@@ -142,13 +154,6 @@ Status Checkpoint::read(const std::string& directory, Loaded& loaded) {
                                          ReduceOp::kAvg, core.exchange().rank(), core.exchange().ranks()));
     loaded.residuals.push_back(std::move(fresh));
   }
-  std::vector<File> files(loaded.ranks);
-  for (std::size_t from = 0; from < files.size(); ++from) {
-    if (const Status status = open(directory, from, files.size(), files[from]); !status.ok()) {
-      return status.with_context(files[from].path);
-    }
-  }
-  ONEBIT_RETURN_IF_ERROR(choose(files));
   for (File& file : files) {
     if (!file.reader) continue;
     Status status = read_arrays(file, loaded);
@@ -156,6 +161,42 @@ Status Checkpoint::read(const std::string& directory, Loaded& loaded) {
     if (!status.ok()) return status.with_context(file.path);
     loaded.moment = file.header.stamp.moment;
     loaded.numbers = file.numbers;
+  }
+  return Status();
+}
+
+Status Checkpoint::find(const std::string& directory, std::optional<std::int64_t> step,
+                        std::vector<File>& files) {
+  Core& core = *optimizer_.core_;
+  ONEBIT_ASSIGN_OR_RETURN(const auto sets,
+                          collective::find_shards(directory, core.options().name, kStateExtension,
+                                                  "state of an optimizer", read_stamp));
+  std::string others;  // that cannot be loaded, or are not to be
+  for (const collective::ShardSet& set : sets) {
+    files = std::vector<File>(set.ranks);
+    const Status status = open_all(directory, files);
+    // What is wrong with the newest files is told, not passed over.
+    if (!status.ok() && others.empty()) return status;
+    if (status.ok() && choose(files, step)) {
+      if (!others.empty() && core.exchange().rank() == 0) {
+        log(LogLevel::kWarn, "optimizer '{}': {} has newer files{}; what is loaded is of {} ranks: {}",
+            core.options().name, directory, others, files.size(), describe(files));
+      }
+      return Status();
+    }
+    append_formatted(others, "; of {} ranks: {}", set.ranks,
+                     status.ok() ? describe(files) : status.message());
+  }
+  return Status::error(
+      Code::kDataError, "{} has no state '{}'{} that all ranks have saved at one moment{}: {}", directory,
+      core.options().name, step ? formatted(" of step {}", *step) : std::string(), others,
+      "where a save was cut short, load an older directory, and save to one of its own each time");
+}
+
+Status Checkpoint::open_all(const std::string& directory, std::vector<File>& files) {
+  for (std::size_t from = 0; from < files.size(); ++from) {
+    const Status status = open(directory, from, files.size(), files[from]);
+    if (!status.ok()) return status.with_context(files[from].path);
   }
   return Status();
 }
@@ -198,30 +239,41 @@ Status Checkpoint::open(const std::string& directory, std::size_t from, std::siz
   return Status();
 }
 
-Status Checkpoint::choose(std::vector<File>& files) const {
-  const File* missing = nullptr;
-  const File* other = nullptr;
+std::int64_t Checkpoint::step_of(const File& file) const {
+  return optimizer_.steps_of(file.header.stamp.moment.call);
+}
+
+std::string Checkpoint::describe(const std::vector<File>& files) const {
+  std::map<std::string, std::vector<std::size_t>> ranks;
+  const auto first = std::find_if(files.begin(), files.end(), std::mem_fn(&File::exists));
+  for (const File& file : files) {
+    std::string what = "no file";
+    if (file.reader) {
+      const bool is_other = file.header.stamp.moment.job != first->header.stamp.moment.job;
+      what = formatted("step {}{}", step_of(file), is_other ? " of another run" : "");
+    }
+    ranks[what].push_back(file.from);
+  }
+  std::string text;
+  for (const auto& [what, of] : ranks) {
+    append_formatted(text, "{}{} of rank{}", text.empty() ? "" : ", ", what, of.size() == 1 ? "" : "s");
+    for (const std::size_t rank : of) append_formatted(text, " {}", rank);
+  }
+  return text;
+}
+
+bool Checkpoint::choose(std::vector<File>& files, std::optional<std::int64_t> step) const {
+  const auto is_wanted = [&](const File& file) { return file.reader && (!step || step_of(file) == *step); };
+  const bool are_one = std::all_of(files.begin(), files.end(), [&](const File& file) {
+    return is_wanted(file) && file.same_moment(files[0]);
+  });
+  if (are_one) return true;
   const File* latest = nullptr;  // whole
   for (const File& file : files) {
-    if (!file.reader) {
-      missing = &file;
-      continue;
-    }
-    if (files[0].reader && !file.same_moment(files[0])) other = &file;
-    // numbers[0] is the step.
-    if (file.header.whole != 0 && (latest == nullptr || file.numbers[0] > latest->numbers[0])) latest = &file;
+    if (is_wanted(file) && file.header.whole != 0 && (latest == nullptr || file.is_newer(*latest)))
+      latest = &file;
   }
-  if (missing == nullptr && other == nullptr) return Status();
-  if (latest == nullptr) {
-    if (missing != nullptr)
-      return Status::error(Code::kDataError, "{}: No such file, and no other has its part", missing->path);
-    return Status::error(
-        Code::kDataError,
-        "{}: it is of another moment than that of rank 0 (steps {} and {}{}): a save was cut short; load an "
-        "older directory, and save to one of its own each time",
-        other->path, other->numbers[0], files[0].numbers[0],
-        other->header.stamp.moment.job == files[0].header.stamp.moment.job ? "" : ", of different jobs");
-  }
+  if (latest == nullptr) return false;
   // With the same number of ranks each warns of its own file, else rank 0 of all.
   const Exchange& exchange = optimizer_.core_->exchange();
   const bool same = files.size() == exchange.ranks();
@@ -231,11 +283,11 @@ Status Checkpoint::choose(std::vector<File>& files) const {
       log(LogLevel::kWarn,
           "optimizer '{}': {} is missing or of another moment; its rank's residuals are taken as 0, the rest "
           "from {}, step {}",
-          optimizer_.core_->options().name, file.path, latest->path, latest->numbers[0]);
+          optimizer_.core_->options().name, file.path, latest->path, step_of(*latest));
     }
     file.reader.reset();
   }
-  return Status();
+  return true;
 }
 
 Status Checkpoint::read_arrays(File& file, Loaded& loaded) {
@@ -257,8 +309,7 @@ Status Checkpoint::read_own(File& file, const std::vector<File>& files, Loaded& 
   const bool same = files.size() == ranks;
   const bool has_own = same && files[rank].reader.has_value();
   if (has_own && file.from != rank) return Status();  // the rest is that rank's own
-  const auto readers =
-      std::count_if(files.begin(), files.end(), [](const File& each) { return each.reader.has_value(); });
+  const auto readers = std::count_if(files.begin(), files.end(), std::mem_fn(&File::exists));
   ShardReader& reader = *file.reader;
   for (std::size_t i = 0; i < loaded.arrays.size(); ++i) {
     if (!file.is_own(i)) continue;

@@ -56,7 +56,8 @@ Status Checkpoint::save(const std::string& directory, bool whole) {
   header.kind = static_cast<std::uint8_t>(core.options().kind);
   header.compat = core.compat() ? 1 : 0;
   header.whole = whole ? 1 : 0;
-  header.stamp = collective::SaveStamp::now({exchange.job(), static_cast<std::uint64_t>(core.step)});
+  header.stamp = collective::SaveStamp::now(
+      {optimizer_.run_ != 0 ? optimizer_.run_ : exchange.job(), static_cast<std::uint64_t>(core.step)});
   header.elements = used_elements(layout);
   header.text = text.size();
   header.numbers = static_cast<std::uint32_t>(numbers.size());

@@ -48,6 +48,8 @@ class Exchange {
   virtual Status complete() = 0;
   /// Of host memory.
   virtual Status all_gather(const void* send, void* receive, std::size_t bytes) = 0;
+  /// Bytes that this rank has sent so far in all of these and in its runner's agreements.
+  virtual std::uint64_t sent_bytes() const = 0;
 
   // ---- residuals ----
   /// Makes the residuals, of zeros, of one more unit. `name` is for messages; `whole`: one scale for all of
@@ -85,6 +87,8 @@ class HostExchange final : public Exchange {
   Status all_gather(const void* send, void* receive, std::size_t bytes) override {
     return communicator_.all_gather(send, receive, bytes);
   }
+  /// The communicator's, with what others send over it.
+  std::uint64_t sent_bytes() const override { return communicator_.bytes_sent(); }
   /// values = the sums over ranks.
   Status sum(std::span<double> values);
 

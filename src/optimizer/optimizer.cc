@@ -1,5 +1,6 @@
 #include "optimizer/optimizer.h"
 
+#include <sys/random.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "collective/partition.h"
 #include "optimizer/checkpoint.h"
 
 namespace onebit::optimizer {
@@ -33,13 +35,22 @@ Status Optimizer::step(std::span<const void* const> gradients, bool* skipped) {
     return Status::error(Code::kInvalidArgument, "{} gradients for {} tensors", gradients.size(),
                          core_->tensors());
   }
+  if (!compared_) {
+    if (const Status status = compare_tensors(); !status.ok()) return status.with_context(options().name);
+  }
+  const Exchange& exchange = core_->exchange();
+  std::uint64_t& sent = algorithm_->plan() == Plan::kMean ? traffic_.full : traffic_.compressed;
+  const std::uint64_t before = exchange.sent_bytes();
   const Status status = take_step(gradients, skipped);
+  sent += exchange.sent_bytes() - before;
+  if (status.ok() && !*skipped) {
+    traffic_.as_fp32 += collective::ring_bytes(core_->x().bytes(), exchange.ranks());
+  }
   core_->forget_gradients();
   return status.with_context(options().name);
 }
 
 Status Optimizer::take_step(std::span<const void* const> gradients, bool* skipped) {
-  if (!compared_) ONEBIT_RETURN_IF_ERROR(compare_tensors());
   const Plan plan = algorithm_->plan();
   const bool clips = options().gradient_clipping > 0;
   ONEBIT_RETURN_IF_ERROR(core_->set_gradients(gradients));
@@ -142,28 +153,46 @@ Status Optimizer::explain_difference(Plan plan) {
   return Status(Code::kInvalidUsage, "the learning rates of some ranks differ from the others'");
 }
 
+Result<std::uint64_t> Optimizer::random_run() {
+  std::uint64_t run = 0;
+  while (run == 0) {
+    if (::getrandom(&run, sizeof run, 0) != sizeof run) {
+      return Status(Code::kSystemError, "the system has no random number to give");
+    }
+  }
+  return run;
+}
+
 Status Optimizer::compare_tensors() {
   auto lines = core_->layout().describe(options());
   if (std::string own = core_->exchange().describe(); !own.empty()) lines.push_back(std::move(own));
   std::string mine;
   for (const std::string& line : lines) append_formatted(mine, "{}\n", line);
   Exchange& exchange = core_->exchange();
-  const std::array<std::uint64_t, 2> digest{mine.size(), XXH64(mine.data(), mine.size(), 0)};
-  std::vector<std::array<std::uint64_t, 2>> digests(exchange.ranks());
-  ONEBIT_RETURN_IF_ERROR(exchange.all_gather(digest.data(), digests.data(), sizeof digest));
-  if (std::all_of(digests.begin(), digests.end(), [&](const auto& each) { return each == digests[0]; })) {
+  struct Word {
+    std::uint64_t size, digest, run;
+  };
+  ONEBIT_ASSIGN_OR_RETURN(const std::uint64_t run, random_run());
+  const Word word{mine.size(), XXH64(mine.data(), mine.size(), 0), run};
+  std::vector<Word> words(exchange.ranks());
+  ONEBIT_RETURN_IF_ERROR(exchange.all_gather(&word, words.data(), sizeof word));
+  const auto is_equal = [&](const Word& each) {
+    return each.size == word.size && each.digest == word.digest;
+  };
+  if (std::all_of(words.begin(), words.end(), is_equal)) {
     compared_ = true;
+    if (run_ == 0) run_ = words[0].run;
     return Status();
   }
   std::size_t longest = 0;
-  for (const auto& each : digests) longest = std::max<std::size_t>(longest, each[0]);
+  for (const Word& each : words) longest = std::max<std::size_t>(longest, each.size);
   std::string padded = mine;
   padded.resize(longest);
   std::string all(longest * exchange.ranks(), '\0');
   ONEBIT_RETURN_IF_ERROR(exchange.all_gather(padded.data(), all.data(), longest));
   for (std::size_t rank = 1; rank < exchange.ranks(); ++rank) {
-    std::string_view first(all.data(), digests[0][0]);
-    std::string_view other(all.data() + rank * longest, digests[rank][0]);
+    std::string_view first(all.data(), words[0].size);
+    std::string_view other(all.data() + rank * longest, words[rank].size);
     while (first != other) {
       const std::string_view due = first.substr(0, first.find('\n'));
       const std::string_view got = other.substr(0, other.find('\n'));
@@ -237,8 +266,8 @@ Status Optimizer::save_whole(const std::string& directory) {
   return Checkpoint(*this).save(directory, true).with_context(options().name);
 }
 
-Status Optimizer::load(const std::string& directory) {
-  return Checkpoint(*this).load(directory).with_context(options().name);
+Status Optimizer::load(const std::string& directory, std::optional<std::int64_t> step) {
+  return Checkpoint(*this).load(directory, step).with_context(options().name);
 }
 
 }  // namespace onebit::optimizer

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,14 @@
 #include "optimizer/options.h"
 
 namespace onebit::optimizer {
+
+/// Bytes that this rank has sent in steps since the optimizer was made, agreements included. On a device what
+/// NCCL sends is computed: see docs/optimizers.md.
+struct Traffic {
+  std::uint64_t full = 0;        ///< in steps in full precision
+  std::uint64_t compressed = 0;  ///< in the others
+  std::uint64_t as_fp32 = 0;     ///< what the steps taken would have sent, all in full precision
+};
 
 class Optimizer {
  public:
@@ -45,13 +54,14 @@ class Optimizer {
   const Options& options() const { return core_->options(); }
   Core& core() { return *core_; }
   Algorithm& algorithm() { return *algorithm_; }
-  std::int64_t steps() const { return core_->step - (core_->compat() ? 1 : 0); }
+  std::int64_t steps() const { return steps_of(static_cast<std::uint64_t>(core_->step)); }
   std::int64_t skipped_steps() const { return skipped_steps_; }
   Stage stage() const { return algorithm_->stage(); }
   /// Whether all ranks have the same parameters now.
   bool in_common() const { return algorithm_->in_common(); }
   /// Bytes of state and residuals on this rank.
   std::size_t memory() const { return core_->memory(); }
+  const Traffic& traffic() const { return traffic_; }
   /// What LAMB has multiplied a tensor's learning rate with in the last step.
   Result<double> coefficient(std::size_t tensor);
   /// Copies an array of the state of a tensor, named as DeepSpeed names it: exp_avg, exp_avg_sq,
@@ -63,15 +73,21 @@ class Optimizer {
   Status save(const std::string& directory);
   /// As save, but the file stands for itself: it can be loaded without those of the other ranks.
   Status save_whole(const std::string& directory);
-  /// Sets parameters and state to the newest that the same or another number of ranks have saved. Collective:
-  /// all ranks load one moment's, or none loads anything; on an error nothing has changed.
-  Status load(const std::string& directory);
+  /// Sets parameters and state to the newest that all ranks, the same or another number, have saved, or to
+  /// that of `step`. Collective: all ranks load one moment's, or none loads anything; on an error, which
+  /// names the steps that are there, nothing has changed.
+  Status load(const std::string& directory, std::optional<std::int64_t> step = std::nullopt);
 
  private:
   explicit Optimizer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
   /// The agreement on the results of the last pass which measured the gradients; waits for a device.
   Status agree(Agreement& agreement);
   Status compare_tensors();
+  static Result<std::uint64_t> random_run();
+  /// deepspeed_compat counts a step more.
+  std::int64_t steps_of(std::uint64_t counted) const {
+    return static_cast<std::int64_t>(counted) - (core_->compat() ? 1 : 0);
+  }
   Status explain_difference(Plan plan);
   /// Says which tensor's gradient must not be used, if one must not.
   void log_bad_gradient() const;
@@ -83,6 +99,9 @@ class Optimizer {
   std::unique_ptr<Core> core_;
   std::unique_ptr<Algorithm> algorithm_;
   bool compared_ = false;
+  /// Of checkpoints (checkpoint.h); equal on all ranks. 0 before the first step.
+  std::uint64_t run_ = 0;
+  Traffic traffic_;
   std::int64_t skipped_steps_ = 0;
   /// Clipping: the norm of the mean gradient over the root mean square of the ranks' norms, as seen in
   /// full-precision steps; it stands for the first where only the second is known.

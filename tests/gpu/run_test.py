@@ -32,6 +32,7 @@ class Script(unittest.TestCase):
             self.program(name, "#!/bin/sh\nexit 0\n")
         self.program("cuda_codec_bench", BENCH)
         self.program("gpu_allreduce_bench", ALLREDUCE)
+        self.program("python", "#!/bin/sh\nshift\necho \"did: $*\"\n")
 
     def tearDown(self):
         self.folder.cleanup()
@@ -43,7 +44,8 @@ class Script(unittest.TestCase):
         os.chmod(path, stat.S_IRWXU)
 
     def run_script(self, *arguments):
-        status = gpu_run.main(["--dry-run", "--no-build", "--build", self.folder.name, *arguments])
+        python = os.path.join(self.folder.name, "bin", "python")
+        status = gpu_run.main(["--dry-run", "--no-build", "--build", self.folder.name, "--python", python, *arguments])
         with open(os.path.join(self.folder.name, "gpu-result.json"), encoding="utf-8") as file:
             result = json.load(file)
         return status, result, {step["name"]: step["status"] for step in result["steps"]}
@@ -52,7 +54,9 @@ class Script(unittest.TestCase):
         status, result, steps = self.run_script()
         self.assertEqual(status, 0)
         self.assertEqual(set(steps.values()), {"passed"})
-        self.assertEqual(len(steps), len(gpu_run.SUITES) + 11)
+        self.assertEqual(len(steps), len(gpu_run.SUITES) + 13)
+        said = {step["name"]: step["output"] for step in result["steps"]}
+        self.assertEqual(said["torch on CUDA tensors, 2 ranks"], "did: --stand-in --ranks 2\n")
         self.assertEqual(result["kernels"], {"encode float": {"ratio": 0.5}})
         self.assertEqual([(one["ranks"], one["transport"], one["chunk"]) for one in result["allreduces"]],
                          [(ranks, *way) for ranks in (2, 4) for way in
@@ -66,6 +70,17 @@ class Script(unittest.TestCase):
         self.assertEqual(steps["gpu_codec_kernels_test"], "failed (3)")
         self.assertEqual(steps["gpu_allreduce_bench, 4 ranks, tcp"], "passed")
         self.assertIn("broken kernel", json.dumps(result["steps"]))
+
+    def test_a_python_without_pytorch_is_a_failure_unless_it_is_left_out(self):
+        self.program("python", "#!/bin/sh\necho No module named torch\nexit 1\n")
+        status, result, steps = self.run_script()
+        self.assertEqual(status, 1)
+        self.assertEqual(steps["torch on CUDA tensors, 1 rank"], "failed (1)")
+        self.assertIn("No module named torch", json.dumps(result["steps"]))
+        status, result, steps = self.run_script("--without-torch")
+        self.assertEqual(status, 0)
+        self.assertNotIn("torch on CUDA tensors, 1 rank", steps)
+        self.assertTrue(result["without_torch"])
 
     def test_a_program_that_is_not_there_is_a_failure(self):
         os.remove(os.path.join(self.folder.name, "bin", "gpu_nccl_job_test"))

@@ -281,14 +281,17 @@ TEST(State, ThatIsMissingOrOfSeveralMomentsIsRefused) {
   train_and_save(directory, options, 2, 3);
   train_and_save(later, options, 2, 4);
   std::filesystem::remove(file_of(directory, 1, 2));
-  EXPECT_THAT(load_one(directory, options).message(), HasSubstr("No such file"));
+  EXPECT_THAT(load_one(directory, options).message(),
+              HasSubstr("of 2 ranks: no file of rank 1, step 3 of rank 0"));
   std::filesystem::copy_file(file_of(later, 1, 2), file_of(directory, 1, 2));
   EXPECT_THAT(load_one(directory, options).message(),
-              AllOf(HasSubstr("another moment"), HasSubstr("save to one of its own each time")));
+              AllOf(HasSubstr("step 3 of rank 0, step 4 of another run of rank 1"),
+                    HasSubstr("save to one of its own each time")));
   train_and_save(later, options, 2, 3);
   std::filesystem::remove(file_of(directory, 1, 2));
   std::filesystem::copy_file(file_of(later, 1, 2), file_of(directory, 1, 2));
-  EXPECT_THAT(load_one(directory, options).message(), HasSubstr("of different jobs"));
+  EXPECT_THAT(load_one(directory, options).message(),
+              HasSubstr("step 3 of rank 0, step 3 of another run of rank 1"));
   std::filesystem::remove(file_of(directory, 1, 2));
   std::filesystem::copy_file(file_of(directory, 0, 2), file_of(directory, 1, 2));
   EXPECT_THAT(load_one(directory, options).message(), HasSubstr("rank 0 of 2, not rank 1"));

@@ -87,7 +87,7 @@ TEST(CollectiveLoad, WhereOneRankLacksAFileLoadsNowhere) {
                                   [](const TemporaryDirectory& directory) {
                                     std::filesystem::remove(file_of(directory, 2));
                                   }),
-                       "No such file");
+                       "no file of rank 2, step 25 of ranks 0 1");
   }
 }
 

@@ -3,6 +3,7 @@
 
   torchrun --nproc_per_node 4 train.py                              # 1-bit LAMB on the licences in every Debian system
   torchrun --nproc_per_node 4 train.py --optimizer Lamb --plot lamb.png
+  torchrun --nproc_per_node 4 train.py --device cuda                # a GPU for each rank
   torchrun --nproc_per_node 4 train.py --checkpoint run/            # goes on from there, on any number of ranks
   torchrun --nproc_per_node 4 --max_restarts 3 train.py --checkpoint run/   # and again after a rank was killed
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -45,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="a directory to save to, and to go on from")
     parser.add_argument("--save-every", type=int, default=50, help="steps")
     parser.add_argument("--plot", type=Path, help="an image of the loss over steps and over bytes")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the model is")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch in each rank")
     return parser.parse_args()
 
@@ -166,9 +169,11 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)  # the same model on all ranks
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     comm = onebit.torch.default_communicator()
     learned, tested = read_text(options.text)
-    model = LanguageModel(options.width, options.layers)
+    model = LanguageModel(options.width, options.layers).to(options.device)
     optimizer = make_optimizer(options, model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, options.steps))
     progress = Progress()
@@ -184,12 +189,12 @@ def main() -> None:
         for step in range(first + 1, options.steps + 1):
             batch = sequences(learned, options.batch, seed=step)[comm.rank :: comm.size]
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(model, batch)
+            loss = loss_of(model, batch.to(options.device))
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             scheduler.step()
-            mean = comm.allreduce(loss.detach().reshape(1), onebit.AVG).item()
-            progress.add(mean, comm.stats()["wire_bytes_sent"])
+            mean = comm.allreduce(loss.detach().reshape(1).cpu(), onebit.AVG).item()
+            progress.add(mean, optimizer.info().sent_bytes)
             bar.set_postfix(loss=f"{mean:.3f}", sent=f"{progress.bytes[-1] / 2**20:.1f} MiB")
             bar.update()
             if options.checkpoint and (step % options.save_every == 0 or step == options.steps):
@@ -197,7 +202,7 @@ def main() -> None:
 
     model.eval()
     with torch.no_grad():
-        final = loss_of(model, sequences(tested, 256, seed=0)).item()
+        final = loss_of(model, sequences(tested, 256, seed=0).to(options.device)).item()
     if comm.rank == 0:
         print(onebit.torch.report())
         print(f"test loss {final:.4f}", flush=True)

@@ -129,6 +129,9 @@ class OptimizerInfo(ctypes.Structure):
         ("compressed", ctypes.c_int),
         ("in_common", ctypes.c_int),
         ("memory", ctypes.c_uint64),
+        ("full_bytes", ctypes.c_uint64),
+        ("compressed_bytes", ctypes.c_uint64),
+        ("fp32_bytes", ctypes.c_uint64),
     ]
 
 
@@ -190,6 +193,7 @@ PROTOTYPES: Dict[str, Sequence[Any]] = {
     "onebitOptimizerSave": (_pointer, _text),
     "onebitOptimizerSaveWhole": (_pointer, _text),
     "onebitOptimizerLoad": (_pointer, _text),
+    "onebitOptimizerLoadStep": (_pointer, _text, ctypes.c_int64),
 }
 
 

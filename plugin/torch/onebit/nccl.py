@@ -54,6 +54,7 @@ class NcclCommunicator:
         """
         self.path = library_path()
         self._handle: Optional[int] = None
+        self._end = "is closed"
         unique_id = UniqueId()
         failure: Optional[OneBitError] = None
         try:
@@ -83,17 +84,19 @@ class NcclCommunicator:
     def handle(self) -> int:
         """The ``ncclComm_t``."""
         if self._handle is None:
-            raise OneBitError(Code.INVALID_USAGE, "the NCCL communicator is closed")
+            raise OneBitError(Code.INVALID_USAGE, f"the NCCL communicator {self._end}")
         return self._handle
 
     def add_dependent(self, dependent: Any) -> None:
         """`dependent.close()` will be called before the communicator ends."""
         self._dependents.add(dependent)
 
-    def abort(self) -> None:
-        """Ends what its ranks wait for, after a failure: optimizers over it can still be saved. Not collective."""
+    def abort(self, reason: str) -> None:
+        """Ends what this rank waits for, after a failure: optimizers over it can still be saved. Not collective."""
         if self._handle is not None and self._finalizer.detach() is not None:
-            self._call("ncclCommAbort", ctypes.c_void_p(self._handle))
+            handle, self._handle = self._handle, None
+            self._end = f"was aborted after a failure: {reason}. Steps need another communicator (onebit.init); saving does not"
+            self._call("ncclCommAbort", ctypes.c_void_p(handle))
 
     def close(self) -> None:
         """Ends it, and before it the optimizers that use it."""

@@ -53,6 +53,22 @@ class Info(NamedTuple):
     """Whether all ranks have the same parameters now; in 0/1 Adam not between syncs."""
     memory: int
     """Bytes of state and residuals on this rank."""
+    full_bytes: int = 0
+    """Sent by this rank in full-precision steps since the optimizer was made. In a GPU's memory computed from the sizes that
+    NCCL is given, as it does not tell (docs/optimizers.md)."""
+    compressed_bytes: int = 0
+    """Likewise, in all other steps."""
+    fp32_bytes: int = 0
+    """What the steps taken would have sent, all in full precision."""
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.full_bytes + self.compressed_bytes
+
+    @property
+    def ratio(self) -> Optional[float]:
+        """How many times less than in full precision was sent; None before anything was."""
+        return self.fp32_bytes / self.sent_bytes if self.fp32_bytes and self.sent_bytes else None
 
 
 def parse_section(section: Mapping[str, Any]) -> _abi.OptimizerConfig:
@@ -119,6 +135,7 @@ class NativeOptimizer:
         owner: Union[Communicator, NcclCommunicator] = comm if place is None or place.nccl is None else place.nccl
         self._finalizer = weakref.finalize(self, _destroy, self._handle, owner)
         self.comm = comm
+        self._place = place
         owner.add_dependent(self)
 
     def step(self, gradients: Sequence[Optional[int]], rates: Sequence[float]) -> bool:
@@ -131,6 +148,7 @@ class NativeOptimizer:
         Returns:
             False when all ranks skipped it, as some rank had a gradient that is not finite.
         """
+        self._check_place()
         for group, rate in enumerate(rates):
             call("onebitOptimizerSetLearningRate", self.handle, group, rate)
         self._gradients[: len(gradients)] = list(gradients)
@@ -145,7 +163,8 @@ class NativeOptimizer:
     def info(self) -> Info:
         info = _abi.OptimizerInfo(size=ctypes.sizeof(_abi.OptimizerInfo))
         call("onebitOptimizerGetInfo", self.handle, ctypes.byref(info))
-        return Info(info.steps, info.skipped_steps, info.compressed != 0, info.in_common != 0, info.memory)
+        bytes_sent = (info.full_bytes, info.compressed_bytes, info.fp32_bytes)
+        return Info(info.steps, info.skipped_steps, info.compressed != 0, info.in_common != 0, info.memory, *bytes_sent)
 
     def residual_norm(self) -> Tuple[float, float]:
         """L2 norms of the residuals on this rank: of its own tensors, and of the partitions that it owns."""
@@ -168,14 +187,23 @@ class NativeOptimizer:
         """Saves this rank's part, or what stands for itself if `whole`, to a file of its own. A local call."""
         call("onebitOptimizerSaveWhole" if whole else "onebitOptimizerSave", self.handle, text_of(directory))
 
-    def load(self, directory: Text) -> None:
-        """Sets parameters and state to the newest that the same or another number of ranks saved. Collective: all ranks load
-        what was saved at one moment, or none loads anything; on an error nothing changed."""
-        call("onebitOptimizerLoad", self.handle, text_of(directory))
+    def load(self, directory: Text, step: Optional[int] = None) -> None:
+        """Sets parameters and state to the newest that all ranks, the same or another number, saved, or to that of `step`.
+        Collective: all ranks load what was saved at one moment, or none loads anything; on an error nothing changed."""
+        self._check_place()
+        if step is None:
+            call("onebitOptimizerLoad", self.handle, text_of(directory))
+        else:
+            call("onebitOptimizerLoadStep", self.handle, text_of(directory), step)
 
     def close(self) -> None:
         self._handle = None
         self._finalizer()
+
+    def _check_place(self) -> None:
+        """Raises where NCCL's communicator has gone, which the library would use."""
+        if self._place is not None and self._place.nccl is not None:
+            self._place.nccl.handle  # raises
 
     @property
     def handle(self) -> int:

@@ -157,8 +157,10 @@ def test_after_an_abort_the_state_can_still_be_saved(tmp_path):
             twins = Twins(comm, "OneBitAdam")
             for step in range(1, 7):
                 twins.step(step)
-            twins.nccl.abort()
+            twins.nccl.abort("a rank is lost")
             twins.on_device.save(str(tmp_path))
+            said = ranks.error_of(lambda: twins.on_device.step([None], [1e-2]))
+            assert "NCCL communicator was aborted after a failure: a rank is lost" in said
             comm.barrier()
             other = Twins(comm, "OneBitAdam")
             other.on_device.load(str(tmp_path))

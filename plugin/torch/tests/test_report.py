@@ -67,18 +67,21 @@ def test_each_kind_gives_its_reason(kind, arguments, words):
     assert ranks.run(1, body) == ["no exchange: there is one rank"]
 
 
-def test_an_exchange_over_nccl_is_said_to_be_in_no_number():
+def test_an_optimizer_says_what_its_steps_have_sent_of_its_communicators_bytes():
     def body(rank):
-        network = model()
-        optimizer = onebit.torch.Adam(network.parameters(), comm=onebit.torch.init(name="three"))
-        train(network, optimizer, rank, 1)
-        own = onebit.torch.report()
-        optimizer._bound.stream = object()  # as that of parameters on a CUDA device
-        return [(each.as_dict()["optimizers"][0]["carrier"], str(each)) for each in (own, onebit.torch.report())]
+        network = model(width=512)
+        optimizer = onebit.torch.OneBitAdam(network.parameters(), freeze_step=2, comm=onebit.torch.init(name="three"))
+        train(network, optimizer, rank, 12)
+        optimizer.comm.allreduce(torch.ones(1000))
+        return onebit.torch.report().as_dict(), str(onebit.torch.report()), sum(each.numel() for each in network.parameters())
 
-    (own, own_text), (nccl, nccl_text) = ranks.run(1, body)[0]
-    assert own == "onebit" and "NCCL" not in own_text
-    assert nccl == "nccl" and "goes over NCCL: the numbers of communicator 'three' are without it" in nccl_text
+    for found, text, elements in ranks.run(2, body):
+        (comm,), (optimizer,) = found["communicators"], found["optimizers"]
+        assert optimizer["carrier"] == "onebit" and "over communicator 'three'" in text and "NCCL" not in text
+        assert 2 * 4 * elements <= optimizer["full_bytes"] < 2 * 4 * elements + 4000
+        assert 10 * elements / 8 < optimizer["compressed_bytes"] < 10 * (elements / 8 + 1000)
+        assert optimizer["fp32_bytes"] == 12 * 4 * elements
+        assert optimizer["full_bytes"] + optimizer["compressed_bytes"] < comm["wire_bytes_sent"] - 4000
 
 
 def test_what_is_closed_is_in_the_report_no_more():

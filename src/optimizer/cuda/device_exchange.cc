@@ -127,6 +127,7 @@ class DeviceExchange final : public Exchange {
   Status all_gather(const void* send, void* receive, std::size_t bytes) override {
     return side_.status_of(&SideTable::all_gather, send, receive, bytes);
   }
+  std::uint64_t sent_bytes() const override { return side_(&SideTable::sent_bytes); }
 
   Status add_unit(const std::string& /*name*/, std::size_t count, bool whole) override {
     ONEBIT_RETURN_IF_ERROR(side_.status_of(&SideTable::add_unit, count, whole));

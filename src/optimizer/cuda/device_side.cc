@@ -117,11 +117,11 @@ Status DeviceSide::look_until_ready(const char* what, bool asks_nccl, Look look)
   }
 }
 
-Status DeviceSide::wait(const char* what) {
+Status DeviceSide::wait(const char* what, bool asks_nccl) {
   ONEBIT_RETURN_IF_ERROR(status_);
-  Status status = look_until_ready(what, true, [&] { return cudaStreamQuery(settings_.stream); });
+  Status status = look_until_ready(what, asks_nccl, [&] { return cudaStreamQuery(settings_.stream); });
   // What was to come from a rank that is gone has not come.
-  if (status.ok()) status = look_at_nccl(what);
+  if (status.ok() && asks_nccl) status = look_at_nccl(what);
   return status.ok() ? status : give_up(std::move(status));
 }
 
@@ -168,7 +168,9 @@ Status DeviceSide::copy_now(void* to, const void* from, std::size_t bytes, cudaM
 Status DeviceSide::read(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return Status();
   const DeviceGuard guard(settings_.device);
-  if (!wait("reading the state").ok()) {
+  // Between steps nothing of NCCL's is under way, and its communicator may have been aborted for another
+  // optimizer's sake.
+  if (!wait("reading the state", false).ok()) {
     ONEBIT_RETURN_IF_ERROR(
         look_until_ready("reading the state", false, [&] { return cudaEventQuery(settled_); }));
   }
@@ -239,9 +241,7 @@ Status DeviceSide::agree(std::span<Job> jobs, Agreement& agreement) {
   note(queue_->begin_fetch(), "a pass");
   note(queue_->bring_together(agreement.word, own), "a pass");
   if (status_.ok() && !is_alone()) {
-    note(settings_.nccl.all_reduce(own, own, kAgreementNumbers, nccl::kFloat64, nccl::kSum, settings_.comm,
-                                   settings_.stream),
-         "agreeing on the step");
+    sum(own, kAgreementNumbers, nccl::kFloat64, sizeof(double), "agreeing on the step");
   }
   if (status_.ok()) {
     note(cudaMemcpyAsync(host_agreement_, own, sizeof *own, cudaMemcpyDeviceToHost, settings_.stream),

@@ -48,6 +48,9 @@ class DeviceSide {
   Status compressed_mean(float* data, std::size_t unit);
   Status complete();
   Status all_gather(const void* send, void* receive, std::size_t bytes);
+  /// What the sizes of the schedule say: messages in 1 bit as they are sent; of NCCL's own collectives what a
+  /// ring sends, as NCCL does not tell.
+  std::uint64_t sent_bytes() const;
   const Status& usable() const { return status_; }
 
   Status add_unit(std::size_t count, bool whole);
@@ -75,8 +78,11 @@ class DeviceSide {
   void note(nccl::Result result, const char* what);
   /// The state has changed up to here: what is read after a failure is that.
   void mark_settled();
-  /// Waits for all that the stream was given; `what` is for the message.
-  Status wait(const char* what);
+  /// Waits for all that the stream was given; `what` is for the message. `asks_nccl`: some of it may be
+  /// NCCL's, which tells whether it has lost a rank.
+  Status wait(const char* what, bool asks_nccl = true);
+  /// Puts an exact sum over ranks on the stream, in place.
+  void sum(void* data, std::size_t count, nccl::Type type, std::size_t element_bytes, const char* what);
   /// Looks until `look` no longer says cudaErrorNotReady, at most as long as the settings allow; `asks_nccl`:
   /// or until NCCL has lost a rank.
   template <typename Look>
@@ -96,6 +102,7 @@ class DeviceSide {
   std::unique_ptr<PassQueue> queue_;
   std::unique_ptr<nccl::NcclCommunicator> communicator_;  ///< made with the first unit
   std::vector<Unit> units_;
+  std::uint64_t sent_exactly_ = 0;  ///< bytes, in NCCL's own collectives
   bool are_worthless_ = false;
   bool are_cleared_ = false;  ///< after a failure: whatever the device has, they count as 0
   nccl::DeviceMemory agreement_, gathered_;

@@ -9,13 +9,22 @@ namespace onebit::optimizer::cuda {
 
 using nccl::DeviceGuard;
 
+void DeviceSide::sum(void* data, std::size_t count, nccl::Type type, std::size_t element_bytes,
+                     const char* what) {
+  note(settings_.nccl.all_reduce(data, data, count, type, nccl::kSum, settings_.comm, settings_.stream),
+       what);
+  sent_exactly_ += collective::ring_bytes(count * element_bytes, settings_.ranks);
+}
+
+std::uint64_t DeviceSide::sent_bytes() const {
+  return sent_exactly_ + (communicator_ != nullptr ? communicator_->statistics().sent_bytes : 0);
+}
+
 Status DeviceSide::mean(float* data, std::size_t count) {
   ONEBIT_RETURN_IF_ERROR(status_);
   const DeviceGuard guard(settings_.device);
   // NCCL's own average scales before it sums, which rounds otherwise than the host's.
-  note(settings_.nccl.all_reduce(data, data, count, nccl::kFloat32, nccl::kSum, settings_.comm,
-                                 settings_.stream),
-       "averaging gradients");
+  sum(data, count, nccl::kFloat32, sizeof *data, "averaging gradients");
   if (status_.ok()) {
     note(scale(data, count, 1.0F / static_cast<float>(settings_.ranks), settings_.stream),
          "averaging gradients");
@@ -64,6 +73,7 @@ Status DeviceSide::all_gather(const void* send, void* receive, std::size_t bytes
   note(
       settings_.nccl.all_gather(own, gathered_.data(), bytes, nccl::kUint8, settings_.comm, settings_.stream),
       "what ranks tell each other");
+  sent_exactly_ += (settings_.ranks - 1) * bytes;
   ONEBIT_RETURN_IF_ERROR(wait("what ranks tell each other"));
   return copy_now(receive, gathered_.data(), all, cudaMemcpyDeviceToHost);
 }

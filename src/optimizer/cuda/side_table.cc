@@ -87,6 +87,7 @@ const SideTable kSideTable = {
         [](DeviceSide* side, const void* send, void* receive, std::size_t bytes) {
           return reported([&] { return side->all_gather(send, receive, bytes); });
         },
+    .sent_bytes = [](const DeviceSide* side) { return side->sent_bytes(); },
     .usable = [](const DeviceSide* side) { return Report(side->usable()); },
 
     .add_unit = [](DeviceSide* side, std::size_t count,

@@ -74,6 +74,7 @@ struct SideTable {
   Report (*compressed_mean)(DeviceSide* side, float* data, std::size_t unit);
   Report (*complete)(DeviceSide* side);
   Report (*all_gather)(DeviceSide* side, const void* send, void* receive, std::size_t bytes);
+  std::uint64_t (*sent_bytes)(const DeviceSide* side);
   Report (*usable)(const DeviceSide* side);
 
   Report (*add_unit)(DeviceSide* side, std::size_t count, bool whole);

@@ -161,7 +161,7 @@ void expect_a_missing_rank_to_be_noticed(onebitOptimizerType_t type, int last) {
   const TemporaryDirectory directory;
   run_twin_ranks(2, [&](TwinRank& here) {
     OptimizerTwins twins(short_config(type), kTensors, here.rank, here.comm, here.nccl_comm, here.stream,
-                         "ONEBIT_TIMEOUT=300ms");
+                         "ONEBIT_TIMEOUT=2s");
     ASSERT_TRUE(succeeded(twins.made()));
     for (int step = 1; step <= last; ++step) ASSERT_TRUE(twins.step(step));
     if (here.rank == 0) {

@@ -7,7 +7,7 @@ it was made. `check_unchanged` finds out where a program has changed them.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 import torch
 from onebit import _abi
@@ -17,6 +17,10 @@ from onebit.errors import Code, OneBitError
 from onebit.optimizer import NativeOptimizer, TensorSpec
 from onebit.torch import cuda
 from onebit.torch import parameters as layout
+
+
+# Errors of a step after which its ranks are out of step.
+_LOST = (Code.REMOTE_ERROR, Code.TIMEOUT, Code.SYSTEM_ERROR)
 
 
 class Binding:
@@ -71,10 +75,12 @@ class Binding:
             each["betas"] = tuple(each["betas"])
         device = cuda.device_of(self.parameters)
         self.stream = cuda.Stream(comm, device) if stream is None and device is not None else stream
-        place = None if self.stream is None else self.stream.place
         own_groups = [_group_of(each) for each in self._hyper]
-        current: Any = contextlib.nullcontext() if device is None else torch.cuda.device(device)
-        with current:
+        with self.in_order():
+            place = None
+            if self.stream is not None:
+                place = self.stream.place
+                cuda.free_unused_memory()
             self.native = NativeOptimizer(config, name, own_groups, specs, comm, place)
 
     def gradients(self) -> List[Optional[torch.Tensor]]:
@@ -84,7 +90,7 @@ class Binding:
     def step(self, gradients: Sequence[Optional[torch.Tensor]], rates: Sequence[float]) -> bool:
         """See `NativeOptimizer.step`."""
         addresses = [None if each is None else each.data_ptr() for each in gradients]
-        with self.in_order():
+        with self.in_order([each for each in gradients if each is not None]), self._ending_waits(_LOST):
             taken = self.native.step(addresses, rates)
         if taken:
             self.mark_changed()
@@ -97,9 +103,18 @@ class Binding:
             for each in self.parameters:
                 increment(each)
 
-    def in_order(self) -> ContextManager[None]:
-        """What the library does within takes its place in the order of the stream that is current now."""
-        return contextlib.nullcontext() if self.stream is None else self.stream.in_order()
+    def load(self, load: Callable[[NativeOptimizer], None]) -> None:
+        """Collective."""
+        # SYSTEM_ERROR is also that of a file.
+        with self.in_order(), self._ending_waits([Code.REMOTE_ERROR, Code.TIMEOUT]):
+            load(self.native)
+
+    def in_order(self, tensors: Sequence[torch.Tensor] = ()) -> ContextManager[None]:
+        """What the library does within, with `tensors`, takes its place in the order of the stream that is current now."""
+        return contextlib.nullcontext() if self.stream is None else self.stream.in_order(tensors)
+
+    def _ending_waits(self, failures: Sequence[Code]) -> ContextManager[None]:
+        return contextlib.nullcontext() if self.stream is None else self.stream.ending_waits(failures)
 
     def copy_parameters(self) -> List[torch.Tensor]:
         """In host memory."""

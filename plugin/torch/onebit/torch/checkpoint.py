@@ -114,7 +114,7 @@ def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any
                 on_host = state["state"].cpu().contiguous()  # itself, or a copy that must live until it is written
                 with path.open("wb") as file:
                     file.write(_bytes(on_host))
-        native.load(directory)
+        native.load(directory, states[0]["steps"])
 
 
 def _file_stem(name: str) -> str:

@@ -15,13 +15,14 @@ from typing import Any, Iterable, List
 import torch
 import torch.distributed as dist
 from onebit.errors import Code, OneBitError
+from onebit.torch import cuda
 
 _local: "weakref.WeakSet[Any]" = weakref.WeakSet()  # DDP modules whose gradients stay local
 
 
 def _keep_local(state, bucket):  # type: ignore[no-untyped-def]
     """A communication hook that communicates nothing. Without annotations: DDP would compare them with its own."""
-    done: Any = torch.futures.Future()
+    done = cuda.future_of(bucket.buffer())
     done.set_result(bucket.buffer())
     return done
 

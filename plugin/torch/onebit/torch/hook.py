@@ -17,8 +17,11 @@ import torch
 from onebit._abi import ReduceOp
 from onebit._buffers import refuse
 from onebit.communicator import Communicator
+from onebit.torch import cuda
 from onebit.torch import group as groups
 from onebit.torch.data_parallel import find_optimizers
+
+_Item = Tuple[torch.Tensor, cuda.Arrival, Optional[str], Any]  # a bucket, where it is ready, its tag in 1 bit, its future
 
 # Optimizers that divide by a variance of the gradient.
 _ADAPTIVE = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lamb", "LAMB", "NAdam", "RAdam", "RMSprop", "SparseAdam")
@@ -57,7 +60,7 @@ class HookState:
         self.decisions: Dict[str, str] = {}
         self._calls: Dict[str, int] = {}
         self._looked = False
-        self._waiting: "queue.SimpleQueue[Optional[Tuple[torch.Tensor, Optional[str], Any]]]" = queue.SimpleQueue()
+        self._waiting: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
         arguments = (self.comm, self._waiting, self.decisions)
         self._thread = threading.Thread(target=_exchange, args=arguments, daemon=True, name=f"onebit {name}")
         self._thread.start()
@@ -81,8 +84,8 @@ class HookState:
         elif not self._looked:
             self._looked = True
             _warn_of_adaptive(bucket.parameters())
-        done: Any = torch.futures.Future()
-        self._waiting.put((buffer, tag if compressed else None, done))
+        done = cuda.future_of(buffer)
+        self._waiting.put((buffer, cuda.Arrival(buffer), tag if compressed else None, done))
         return done
 
 
@@ -103,19 +106,35 @@ def ddp_hook(state, bucket):  # type: ignore[no-untyped-def]
 
 def _exchange(
     comm: Communicator,
-    waiting: "queue.SimpleQueue[Optional[Tuple[torch.Tensor, Optional[str], Any]]]",
+    waiting: "queue.SimpleQueue[Optional[_Item]]",
     decisions: Dict[str, str],
 ) -> None:
-    """The thread of a state: averages what comes, in its order. A failure goes to whoever waits for the future."""
+    """The thread of a state: averages what comes, in its order; what is on a CUDA device by way of the host. A failure goes to
+    whoever waits for the future."""
+    staging: Dict[torch.device, cuda.Staging] = {}
+
+    def average(buffer: torch.Tensor, tag: Optional[str]) -> None:
+        if tag is not None:
+            decisions[tag] = comm.explain(buffer, ReduceOp.AVG, tag)
+        comm.allreduce(buffer, ReduceOp.AVG, tag)
+
     while True:
         item = waiting.get()
         if item is None:
             return
-        buffer, tag, done = item
+        buffer, arrival, tag, done = item
         try:
-            if tag is not None:
-                decisions[tag] = comm.explain(buffer, ReduceOp.AVG, tag)
-            done.set_result(comm.allreduce(buffer, ReduceOp.AVG, tag))
+            if arrival.device is None:
+                average(buffer, tag)
+                done.set_result(buffer)
+                continue
+            if arrival.device not in staging:
+                staging[arrival.device] = cuda.Staging(arrival.device)
+            own = staging[arrival.device]
+            with own.on_host(buffer, arrival) as host:
+                average(host, tag)
+            with own.current():
+                done.set_result(buffer)
         except Exception as error:
             done.set_exception(error)
 

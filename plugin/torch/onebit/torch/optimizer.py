@@ -81,6 +81,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Whether the last step changed nothing, as some rank had a gradient that is not finite."""
         self.closed = False
         self._bound: Optional[Binding] = None
+        self._earlier_bytes = {"full_bytes": 0, "compressed_bytes": 0, "fp32_bytes": 0}  # of bindings before this one
         self._looked = False  # for models that reduce gradients
         self._compared = False  # with the other ranks
         super().__init__(parameters.named_groups(params), defaults)
@@ -135,8 +136,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
     # ---- what it is at ----
 
     def info(self) -> Info:
-        """Steps taken and skipped, the stage, and memory."""
-        return Info(0, 0, False, True, 0) if self._bound is None else self._bound.native.info()
+        """Steps taken and skipped, the stage, memory, and bytes sent."""
+        if self._bound is None:
+            return Info(0, 0, False, True, 0)
+        now = self._bound.native.info()
+        return now._replace(**{key: getattr(now, key) + earlier for key, earlier in self._earlier_bytes.items()})
 
     def residual_norm(self) -> Tuple[float, float]:
         """L2 norms of the residuals on this rank: of its own tensors, and of the partitions that it owns."""
@@ -158,8 +162,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return f"exact: warm-up, until freeze_step {self._config.freeze_step}"
 
     def carrier(self) -> str:
-        """Whose connections carry what steps exchange: "onebit", the communicator's, which counts their bytes; or "nccl", on a
-        CUDA device, whose bytes nobody counts."""
+        """Whose connections carry what steps exchange: "onebit", the communicator's, whose own counters have their bytes too; or
+        "nccl", on a CUDA device, whose bytes are computed from the sizes of what it is given."""
         return "onebit" if self._bound is None or self._bound.stream is None else "nccl"
 
     def read_state(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
@@ -186,7 +190,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
         packed: Dict[str, Any] = super().state_dict()
         for group in packed["param_groups"]:
             group.pop("exp_avg_mask", None)
-        packed["onebit"] = None if self._bound is None else checkpoint.pack(self._bound.native, self.kind, self.name, self.comm)
+        packed["onebit"] = None
+        if self._bound is not None:
+            with self._bound.in_order():
+                packed["onebit"] = checkpoint.pack(self._bound.native, self.kind, self.name, self.comm)
         return packed
 
     def load_state_dict(self, state_dict: Union[Mapping[str, Any], Sequence[Mapping[str, Any]]]) -> None:
@@ -225,27 +232,34 @@ class OneBitOptimizer(torch.optim.Optimizer):
             raise OneBitError(Code.INVALID_USAGE, "there is nothing to save before the first step")
         checkpoint.claim(self, directory)
         native = self._bound.native
-        if self.comm.rank != 0:
-            native.save(directory)
-            return
-        groups = super().state_dict()["param_groups"]
-        with checkpoint.saved_groups(directory, self.name, native.info().steps, groups):
-            native.save(directory)
+        with self._bound.in_order():
+            if self.comm.rank != 0:
+                native.save(directory)
+                return
+            groups = super().state_dict()["param_groups"]
+            with checkpoint.saved_groups(directory, self.name, native.info().steps, groups):
+                native.save(directory)
 
-    def load(self, directory: Text) -> None:
-        """Loads the newest that the same or another number of ranks saved in `directory`; the files of all must be readable
-        here. Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed."""
+    def load(self, directory: Text, step: Optional[int] = None) -> None:
+        """Loads what the same or another number of ranks saved in `directory`; the files of all must be readable here.
+        Collective: all ranks load what was saved at one moment, or none loads anything. On an error nothing has changed.
+
+        Args:
+            step: `info().steps` of the only state to load, for a script that has noted how far it was.
+
+        Raises:
+            OneBitError: DATA_ERROR naming the steps that are there: a save was cut short, or `step` is not there.
+        """
         with on_all_ranks(self.comm, f"cannot load what it sees as {directory}"):
-            steps, groups = checkpoint.load_groups(directory, self.name)
+            saved, groups = checkpoint.load_groups(directory, self.name)
+            if step is not None and step != saved:
+                raise OneBitError(Code.DATA_ERROR, f"{directory} has the parameter groups of step {saved}, not of step {step}")
 
         def load(native: NativeOptimizer) -> None:
-            native.load(directory)  # it chooses among the files there, so that their step is known only now
-            with on_all_ranks(self.comm, f"has groups of another step than the state in {directory}"):
-                if native.info().steps != steps:
-                    raise OneBitError(
-                        Code.DATA_ERROR,
-                        f"{directory}: the state is of step {native.info().steps}, the parameter groups are of step {steps}",
-                    )
+            try:
+                native.load(directory, saved)
+            except OneBitError as error:
+                raise OneBitError(error.code, f"{error.message} (the parameter groups there are of step {saved})") from error
 
         self._restore(groups, load)
 
@@ -313,8 +327,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             with on_all_ranks(self.comm, "cannot make its optimizer anew"):
                 bound = self._bind()
                 weights = bound.copy_parameters()
-            with bound.in_order():
-                load(bound.native)
+            bound.load(load)
         except BaseException:
             for group, old in zip(self.param_groups, before):
                 group.clear()
@@ -324,6 +337,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 bound.write_parameters(weights)
             raise
         if self._bound is not None:
+            now = self.info()
+            self._earlier_bytes = {key: getattr(now, key) for key in self._earlier_bytes}
             self._bound.native.close()
         self._bound = bound
         self._compared = True  # between the syncs of 0/1 Adam ranks may have parameters of their own

@@ -15,8 +15,9 @@ class Report:
 
     Of each communicator: bytes sent and received, what fp32 (or whatever type was given) would have sent the exact way, the
     ratio of the two, calls by way, where the time of those in 1 bit went, memory and L2 norms of residuals. Of each
-    optimizer: its stage and why, steps, memory, L2 norms of its residuals, and whether its communicator carries what it
-    exchanges or NCCL, which is in no communicator's numbers. Of each hook: why the last call of each bucket went as it did.
+    optimizer: its stage and why, steps, memory, L2 norms of its residuals, bytes that its steps sent in full precision and
+    otherwise, the ratio of fp32 steps to that, and who carries them: its communicator, or NCCL, which is in no communicator's
+    numbers and whose bytes are computed. Of each hook: why the last call of each bucket went as it did.
     """
 
     def __init__(self) -> None:
@@ -57,8 +58,12 @@ class Report:
         for each in self._content["optimizers"]:
             lines.append(f"{each['type']} '{each['name']}': step {each['steps']}, {each['skipped_steps']} skipped")
             lines.append(f"  {each['decision']}; state takes {_size(each['memory'])}")
-            if each["carrier"] == "nccl":
-                lines.append(f"  its exchange goes over NCCL: the numbers of communicator '{each['communicator']}' are without it")
+            if each["ratio"] is not None:
+                over = "NCCL (computed)" if each["carrier"] == "nccl" else f"communicator '{each['communicator']}'"
+                lines.append(
+                    f"  {_size(each['full_bytes'])} sent in full-precision steps, {_size(each['compressed_bytes'])} in others, over "
+                    f"{over}: {each['ratio']:.1f} times less than in fp32"
+                )
             if any(each["residual_norm"]):
                 lines.append("  " + _norms(each["residual_norm"]))
         for each in self._content["hooks"]:
@@ -97,6 +102,7 @@ def _optimizer(optimizer: OneBitOptimizer) -> Dict[str, Any]:
         "type": optimizer.kind,
         "communicator": optimizer.comm.name,
         **info._asdict(),
+        "ratio": info.ratio,
         "decision": optimizer.decision(),
         "carrier": optimizer.carrier(),
         "residual_norm": optimizer.residual_norm(),
