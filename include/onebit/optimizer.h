@@ -62,7 +62,8 @@ typedef struct {
   onebitGroup_t group; /**< of all tensors, when there are no groups */
   const onebitGroup_t* groups; /**< NULL, or `ngroups` of them; tensors name theirs by number */
   size_t ngroups;
-  int bias_correction;     /**< Lamb and Adam: 0 or 1. The others never apply one: 0 */
+  int bias_correction;     /**< 1 (default) or 0; the papers of the 1-bit ones have none, nor has
+                              deepspeed_compat. See docs/optimizers.md */
   int64_t freeze_step;     /**< OneBitLamb, OneBitAdam: steps of the warm-up, from 1, or ONEBIT_FREEZE_AUTO */
   double coeff_beta;       /**< OneBitLamb: from 0 to below 1; averages the coefficients of the warm-up */
   double factor_max;       /**< OneBitLamb without norm_factor: above 0 */
@@ -80,8 +81,9 @@ typedef struct {
   int deepspeed_compat;  /**< 1: DeepSpeed's numbers, with its faults. See docs/optimizers.md */
   int bound_moves;       /**< the 1-bit ones: 1 (default) keeps |m/(sqrt(v)+eps)| within what Adam's can be,
                             which is not in the papers; 0: as they have it. See docs/optimizers.md */
-  int norm_factor; /**< OneBitLamb: 1 (default): the factor on the coefficients follows ||w|| and ||m||, which
-                      is not in the paper; 0: the paper's, of a fresh variance. See docs/optimizers.md */
+  int norm_factor; /**< the 1-bit ones: 1 (default): in the compressed stage OneBitLamb's coefficients follow
+                      ||w|| and ||m||, the frozen variance of OneBitAdam and ZeroOneAdam the norm of the
+                      gradients; 0: as the papers have it. See docs/optimizers.md */
 } onebitOptimizerConfig_t;
 
 /** A tensor of parameters. The memory stays the caller's, and must stay while the optimizer lives. */
@@ -204,7 +206,10 @@ ONEBIT_API onebitResult_t onebitOptimizerResidualNorm(onebitOptimizer_t optimize
  */
 ONEBIT_API onebitResult_t onebitOptimizerGetState(onebitOptimizer_t optimizer, size_t tensor,
                                                   const char* name, float* values, size_t count);
-/** LAMB: what a tensor's learning rate was multiplied with in the last step. 1 for other types. */
+/**
+ * What a tensor's learning rate was multiplied with in the last step: LAMB's coefficient; of the compressed
+ * stage of 1-bit and 0/1 Adam what norm_factor comes to; else 1.
+ */
 ONEBIT_API onebitResult_t onebitOptimizerGetCoefficient(onebitOptimizer_t optimizer, size_t tensor,
                                                         double* value);
 

@@ -21,7 +21,7 @@ class Arm:
     kind: str  # a class of onebit.torch, or "without residuals"
     freeze: Optional[str] = None  # "hand" or "auto"
     compat: bool = False
-    norm_factor: bool = True  # 1-bit LAMB's
+    papers: bool = False  # without bias correction and norm_factor
     main: bool = True  # is run with every number of ranks
 
     @property
@@ -36,11 +36,12 @@ class Arm:
 ARMS: List[Arm] = [
     Arm("LAMB", "Lamb"),
     Arm("1-bit LAMB", "OneBitLamb", "hand"),
-    Arm("1-bit LAMB, the paper's factor", "OneBitLamb", "hand", norm_factor=False, main=False),
+    Arm("1-bit LAMB, the paper's factor", "OneBitLamb", "hand", papers=True, main=False),
     Arm("1-bit LAMB, freeze auto", "OneBitLamb", "auto", main=False),
     Arm("1-bit LAMB, DeepSpeed's numbers", "OneBitLamb", "hand", compat=True, main=False),
     Arm("Adam", "Adam"),
     Arm("1-bit Adam", "OneBitAdam", "hand"),
+    Arm("1-bit Adam, the paper's variance", "OneBitAdam", "hand", papers=True, main=False),
     Arm("1-bit Adam, freeze auto", "OneBitAdam", "auto", main=False),
     Arm("1-bit Adam, DeepSpeed's numbers", "OneBitAdam", "hand", compat=True, main=False),
     Arm("1-bit Adam without residuals", "without residuals", "hand", main=False),
@@ -80,8 +81,9 @@ class WithoutResiduals:
             self.momentum.mul_(BETAS[0]).add_(gradient, alpha=1 - BETAS[0])
             self.comm.allreduce(self.momentum, AVG, tag="momentum")
             self.comm.reset_residuals("momentum")
-        known = self.variance > 0
-        update = torch.where(known, self.momentum / (self.variance.sqrt() + 1e-8), torch.zeros(()))
+        momentum = self.momentum / (1 - BETAS[0] ** self.steps)
+        variance = self.variance / (1 - BETAS[1] ** min(self.steps, self.freeze_step))
+        update = torch.where(variance > 0, momentum / (variance.sqrt() + 1e-8), torch.zeros(()))
         at = 0
         for each in self.parameters:
             each.sub_(update[at : at + each.numel()].view_as(each), alpha=self.param_groups[0]["lr"])
@@ -110,10 +112,12 @@ def make(arm: Arm, model: torch.nn.Module, lr: float, steps: int, comm: Communic
         freeze: Union[int, str] = "auto" if arm.freeze == "auto" else freeze_step
         given["freeze_step"] = freeze
     if arm.kind == "ZeroOneAdam":
-        given.update(var_freeze_step=freeze_step, local_step_scaler=max(1, steps // 4))
+        # Updates of the variance become seldom when it has seen as many as it averages.
+        averaged = round(1 / (1 - BETAS[1]))
+        given.update(var_freeze_step=freeze_step, var_update_scaler=averaged, local_step_scaler=max(1, steps // 4), local_step_clipper=4)
     if arm.compat:
         given["deepspeed_compat"] = True
-    if not arm.norm_factor:
-        given["norm_factor"] = False
+    if arm.papers:
+        given.update(norm_factor=False, bias_correction=False)
     kinds = {"Lamb": Lamb, "OneBitLamb": OneBitLamb, "Adam": Adam, "OneBitAdam": OneBitAdam, "ZeroOneAdam": ZeroOneAdam}
     return kinds[arm.kind](model.named_parameters(), **given)

@@ -38,10 +38,9 @@ def read(file: Path) -> List[Run]:
     return [Run(**json.loads(line)) for line in file.read_text().splitlines()]
 
 
-def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, bar: Any) -> Run:
+def train(task: Any, arm: arms.Arm, seed: int, steps: int, rate: float, comm: Communicator, bar: Any) -> Run:
     torch.manual_seed(seed)  # the same model on all ranks
     model = task.model()
-    rate = task.rates[arm.family]
     optimizer = arms.make(arm, model, rate, steps, comm)
     run = Run(task.name, arm.name, comm.size, seed, [], [], 0.0, None)
     before = comm.stats()["wire_bytes_sent"]
@@ -70,17 +69,22 @@ def train(task: Any, arm: arms.Arm, seed: int, steps: int, comm: Communicator, b
     return run
 
 
-def rank_main(chosen: List[str], arm_names: List[str], seeds: List[int], steps: Optional[int], results: Path) -> None:
-    """Trains all combinations, each for `steps` or what suits the task. RANK, WORLD_SIZE and so on are set. Rank 0 appends to `results` as runs end."""
+def rank_main(
+    chosen: List[str], arm_names: List[str], seeds: List[int], steps: Optional[int], rate_factor: float, results: Path
+) -> None:
+    """Trains all combinations, each for `steps` or what suits the task, at the task's rate times `rate_factor`.
+
+    RANK, WORLD_SIZE and so on are set. Rank 0 appends to `results` as runs end.
+    """
     torch.set_num_threads(1)
     with Communicator.from_environment("convergence", {"ONEBIT_MIN_SIZE": 0}) as comm:
-        plan = [(task, arm, seed) for task in chosen for arm in arm_names for seed in seeds]
-        made = {kind.name: kind() for kind in tasks.TASKS if kind.name in chosen}
-        total = sum(steps or made[task].steps for task, _, _ in plan)
+        made = [kind() for kind in tasks.TASKS if kind.name in chosen]
+        plan = [(task, arms.by_name(name), seed) for task in made for name in arm_names for seed in seeds]
+        total = sum(steps or task.steps for task, _, _ in plan)
         with tqdm(total=total, disable=comm.rank != 0, unit="step", mininterval=1) as bar:
             for task, arm, seed in plan:
-                bar.set_description(f"{comm.size} ranks, {task}, {arm}, seed {seed}")
-                run = train(made[task], arms.by_name(arm), seed, steps or made[task].steps, comm, bar)
+                bar.set_description(f"{comm.size} ranks, {task.name}, {arm.name}, seed {seed}")
+                run = train(task, arm, seed, steps or task.steps, rate_factor * task.rates[arm.family], comm, bar)
                 if comm.rank == 0:
                     with results.open("a") as file:
                         file.write(json.dumps(asdict(run)) + "\n")

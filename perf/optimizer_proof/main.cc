@@ -66,7 +66,6 @@ std::vector<Contestant> contestants(const Setup& setup) {
     const bool lamb = type == onebitLamb || type == onebitOneBitLamb;
     config.group.lr = lamb ? setup.lamb_lr : setup.adam_lr;
     config.group.weight_decay = 0.01;
-    config.bias_correction = 0;  // as the papers' algorithms, so that warm-ups are the same
     config.freeze_step = setup.warm_up;
     config.var_freeze_step = setup.warm_up;
     config.var_update_scaler = 2;

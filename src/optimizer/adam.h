@@ -5,7 +5,7 @@
 //   w = w - lr (m^ / (sqrt(v^) + eps) + decay w)
 //
 // g is the mean gradient of all ranks. With bias_correction m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t);
-// without, as in the warm-up of 1-bit Adam (arXiv 2102.02888, algorithm 1), m^ = m and v^ = v.
+// without m^ = m and v^ = v.
 //
 // One pass: reads x, m, v, w, writes m, v, w. Threads: as Core's.
 #pragma once
@@ -21,8 +21,5 @@ class Adam : public Algorithm {
   void prepare(double gradient_scale) override;
   void finish(double gradient_scale) override;
 };
-
-/// Puts the bias correction of step `t` into the scalars of all tensors.
-void correct_bias(Core& core, std::int64_t t);
 
 }  // namespace onebit::optimizer

@@ -26,9 +26,8 @@ ONEBIT_HOST_DEVICE inline void enter(Agreement& own, const JobResult& result) {
   if (!(result.largest <= kLargestGradient)) own.skips = 1;
   own.squares = own.squares + result.first;
 }
-/// `has_norms`: the pass has left norms.
-ONEBIT_HOST_DEVICE inline void close(Agreement& own, bool has_norms) {
-  if (own.skips != 0 || !has_norms) own.squares = 0;
+ONEBIT_HOST_DEVICE inline void close(Agreement& own) {
+  if (own.skips != 0) own.squares = 0;
   own.norms = sqrt(own.squares);
 }
 

@@ -31,6 +31,7 @@ Status Algorithm::enter_compressed_stage() {
                          name);
   }
   stage_ = Stage::kCompressed;
+  core_.settle_bias(steps, steps);
   if (core_.exchange().rank() == 0) {
     log(LogLevel::kInfo, "optimizer '{}': the variance is frozen after {} steps, the next ones go in 1 bit",
         name, steps);

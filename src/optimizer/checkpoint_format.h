@@ -17,7 +17,7 @@
 namespace onebit::optimizer {
 
 constexpr std::array<char, 8> kStateMagic{'1', 'B', 'O', 'P', 'T', 'I', 'M', '\0'};
-constexpr std::uint32_t kStateVersion = 2;
+constexpr std::uint32_t kStateVersion = 3;
 constexpr std::string_view kStateExtension = "optimizer";
 
 struct StateHeader {

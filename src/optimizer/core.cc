@@ -127,6 +127,25 @@ void Core::bound_moves() {
   }
 }
 
+void Core::correct_bias(std::int64_t steps, std::int64_t updates) {
+  if (!options_.corrects_bias()) return;
+  const auto weight = [](double beta, std::int64_t count) {
+    return 1 - std::pow(beta, static_cast<double>(count));
+  };
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    Scalars& scalars = jobs_[i].scalars;
+    scalars.momentum_factor = static_cast<float>(1 / weight(group(i).beta1, steps));
+    scalars.root_scale = static_cast<float>(1 / std::sqrt(weight(group(i).beta2, updates)));
+  }
+}
+
+void Core::settle_bias(std::int64_t steps, std::int64_t updates) {
+  if (!options_.corrects_bias()) return;
+  reset_scalars(1);
+  correct_bias(steps, updates);
+  run(Pass::kCorrect);
+}
+
 void Core::swap_momentum() {
   std::swap(x_, m_);
   for (Job& job : jobs_) std::swap(job.arrays.x, job.arrays.m);

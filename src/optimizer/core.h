@@ -56,12 +56,17 @@ class Core {
   /// beta2; 7.3 for 0.9 and 0.999. Ours, not the papers'. In 1 bit an element with hardly any variance gets
   /// as large a momentum as its block's others, which would throw it far. Not in deepspeed_compat.
   void bound_moves();
+  /// Options::corrects_bias: m and v are sums whose weights do not come to 1 yet; the factors that mend it
+  /// after `steps` steps, of which `updates` have changed v (arXiv 1412.6980, section 3).
+  void correct_bias(std::int64_t steps, std::int64_t updates);
 
   // ---- passes and exchanges ----
   Runner& runner() { return *runner_; }
   void run(Pass pass) { runner_->run(pass, jobs_); }
   /// Those of the last pass, into the jobs.
   Status fetch_results() { return runner_->fetch(jobs_); }
+  /// What correct_bias corrects becomes part of m and v: from then on m needs no correction, and v stays.
+  void settle_bias(std::int64_t steps, std::int64_t updates);
   /// The momentum that came in x becomes m; x holds the one before.
   void swap_momentum();
   /// deepspeed_compat: 0 where the tensors' masks are 0. `member`: which array. The results of the last pass
@@ -91,7 +96,8 @@ class Core {
   Status write_weights(const float* from);
   std::size_t memory() const;
 
-  std::int64_t step = 0;  ///< steps done; deepspeed_compat counts the original's throw-away step too
+  double mean_square = 0;  ///< of the last step's gradients, clipped: ||g||^2, the mean over ranks
+  std::int64_t step = 0;   ///< steps done; deepspeed_compat counts the original's throw-away step too
 
  private:
   Core(const Options& options, Layout layout, std::shared_ptr<Exchange> exchange)

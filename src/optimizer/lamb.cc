@@ -1,7 +1,5 @@
 #include "optimizer/lamb.h"
 
-#include "optimizer/adam.h"
-
 namespace onebit::optimizer {
 
 void Lamb::prepare(double /*gradient_scale*/) {
@@ -10,7 +8,7 @@ void Lamb::prepare(double /*gradient_scale*/) {
 
 void Lamb::finish(double gradient_scale) {
   core_.reset_scalars(gradient_scale);
-  if (core_.options().bias_correction) correct_bias(core_, core_.step + 1);
+  core_.correct_bias(core_.step + 1, core_.step + 1);
   step_by(Pass::kLambNorms, core_.options().kind == Kind::kOneBitLamb);
 }
 

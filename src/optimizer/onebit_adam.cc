@@ -15,10 +15,12 @@ void OneBitAdam::finish(double gradient_scale) {
   if (core_.compat()) core_.apply_masks(&Arrays::m);
   core_.reset_scalars(1);
   core_.bound_moves();
+  scale_.set_scalars();
   core_.run(Pass::kApply);
 }
 
 Status OneBitAdam::advance() {
+  scale_.see(stage_ == Stage::kWarmUp);
   if (stage_ != Stage::kWarmUp) return Status();
   ONEBIT_ASSIGN_OR_RETURN(const bool now, monitor_.says_freeze());
   return now ? freeze() : Status();
@@ -31,9 +33,11 @@ Status OneBitAdam::freeze() {
 void OneBitAdam::visit_numbers(const NumberVisitor& visit) {
   Adam::visit_numbers(visit);
   monitor_.visit_numbers(visit);
+  scale_.visit_numbers(visit);
 }
 
 Status OneBitAdam::restored() {
+  scale_.restored();
   return stage_ == Stage::kCompressed ? core_.mask_zero_variance() : Status();
 }
 

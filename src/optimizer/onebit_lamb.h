@@ -1,7 +1,7 @@
 // 1-bit LAMB (arXiv 2104.06069, algorithm 1).
 //
-// Warm-up, freeze_step steps: LAMB without bias correction (lamb.h), and for each tensor the average of its
-// coefficients
+// Warm-up, freeze_step steps: LAMB (lamb.h), whose bias correction, which the paper does not have, becomes
+// part of m and v at the freeze; and for each tensor the average of its coefficients
 //
 //   L = coeff_beta L + (1 - coeff_beta) c,   in the end divided by 1 - coeff_beta^k for k terms
 //

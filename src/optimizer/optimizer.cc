@@ -45,11 +45,11 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
   ONEBIT_RETURN_IF_ERROR(core_->set_gradients(gradients));
   Agreement agreement;
   double scale = 1;
-  if (clips || plan == Plan::kNothing) {
+  if ((clips && plan != Plan::kMean) || plan == Plan::kNothing) {
     core_->run(Pass::kCheck);
-    ONEBIT_RETURN_IF_ERROR(agree(true, agreement));
+    ONEBIT_RETURN_IF_ERROR(agree(agreement));
     const auto ranks = static_cast<double>(core_->exchange().ranks());
-    if (clips && plan != Plan::kMean) {
+    if (clips) {
       const double ratio = norm_ratio_ > 0 ? norm_ratio_ : 1;
       scale = clipping_factor(core_->compat() ? agreement.norms / ranks
                                               : ratio * std::sqrt(agreement.squares / ranks));
@@ -57,13 +57,14 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
     if (agreement.skips == 0) algorithm_->prepare(scale);
   } else {
     algorithm_->prepare(scale);
-    ONEBIT_RETURN_IF_ERROR(agree(false, agreement));
+    ONEBIT_RETURN_IF_ERROR(agree(agreement));
   }
   if (agreement.skips != 0) {
     ++skipped_steps_;
     *skipped = true;
     return Status();
   }
+  const double mean_square = agreement.squares / static_cast<double>(core_->exchange().ranks());
   if (plan == Plan::kMean) ONEBIT_RETURN_IF_ERROR(core_->exchange_mean());
   if (plan == Plan::kCompressed) ONEBIT_RETURN_IF_ERROR(core_->exchange_compressed());
   if (clips && plan == Plan::kMean) {
@@ -71,12 +72,12 @@ Status Optimizer::take_step(std::span<const void* const> gradients, bool* skippe
     ONEBIT_RETURN_IF_ERROR(core_->fetch_results());
     const double norm = std::sqrt(squared_norm());
     scale = clipping_factor(norm);
-    if (agreement.squares > 0) {
-      const double ratio =
-          norm / std::sqrt(agreement.squares / static_cast<double>(core_->exchange().ranks()));
+    if (mean_square > 0) {
+      const double ratio = norm / std::sqrt(mean_square);
       norm_ratio_ = norm_ratio_ > 0 ? kRatioBeta * norm_ratio_ + (1 - kRatioBeta) * ratio : ratio;
     }
   }
+  core_->mean_square = scale * scale * mean_square;
   algorithm_->finish(scale);
   ++core_->step;
   return algorithm_->advance();
@@ -102,7 +103,7 @@ double Optimizer::clipping_factor(double norm) const {
   return std::min(1.0, options().gradient_clipping / (norm + kClippingEps));
 }
 
-Status Optimizer::agree(bool has_norms, Agreement& agreement) {
+Status Optimizer::agree(Agreement& agreement) {
   const Plan plan = algorithm_->plan();
   struct {
     std::int64_t step;
@@ -112,7 +113,7 @@ Status Optimizer::agree(bool has_norms, Agreement& agreement) {
   const XXH32_hash_t seed = XXH32(&position, sizeof position, 0);
   const double word = XXH32(rates.data(), rates.size() * sizeof rates[0], seed);
   agreement.word = word;
-  ONEBIT_RETURN_IF_ERROR(core_->runner().agree(core_->jobs(), has_norms, agreement));
+  ONEBIT_RETURN_IF_ERROR(core_->runner().agree(core_->jobs(), agreement));
   log_bad_gradient();
   if (agreement.word != word * static_cast<double>(core_->exchange().ranks()))
     return explain_difference(plan);

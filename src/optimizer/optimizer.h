@@ -69,8 +69,8 @@ class Optimizer {
 
  private:
   explicit Optimizer(std::unique_ptr<Core> core) : core_(std::move(core)) {}
-  /// The agreement on the results of the last pass (`has_norms`: they have norms); waits for a device.
-  Status agree(bool has_norms, Agreement& agreement);
+  /// The agreement on the results of the last pass which measured the gradients; waits for a device.
+  Status agree(Agreement& agreement);
   Status compare_tensors();
   Status explain_difference(Plan plan);
   /// Says which tensor's gradient must not be used, if one must not.

@@ -80,7 +80,6 @@ std::string_view name_of(Kind kind) noexcept {
 Options default_options(Kind kind) {
   Options options;
   options.kind = kind;
-  options.bias_correction = !options.compresses();
   return options;
 }
 
@@ -96,12 +95,6 @@ Status validate(const Options& options) {
     ONEBIT_RETURN_IF_ERROR(check_group(options, options.groups[i]).with_context(formatted("group {}", i)));
   }
   ONEBIT_RETURN_IF_ERROR(check("gradient_clipping", options.gradient_clipping, kNotNegative));
-  if (options.compresses() && options.bias_correction) {
-    return Status::error(
-        Code::kInvalidArgument,
-        "bias_correction is true, but {} never applies one, nor did DeepSpeed's; set it to false",
-        name_of(options.kind));
-  }
   if (!options.compresses() && options.deepspeed_compat) {
     return Status::error(Code::kInvalidArgument, "deepspeed_compat is for the 1-bit optimizers; {} has none",
                          name_of(options.kind));

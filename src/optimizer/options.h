@@ -37,7 +37,7 @@ struct Options {
   Kind kind = Kind::kOneBitLamb;
   GroupOptions all;
   std::vector<GroupOptions> groups;  ///< empty: one group, as `all`
-  bool bias_correction = false;      ///< Lamb and Adam only
+  bool bias_correction = true;       ///< never in deepspeed_compat
   std::int64_t freeze_step = 100'000;
   double coeff_beta = 0.9;
   double factor_max = 4;    ///< of the paper's factor alone
@@ -50,10 +50,11 @@ struct Options {
   double gradient_clipping = 0;  ///< 0: none
   bool deepspeed_compat = false;
   bool bound_moves = true;         ///< as Core::bound_moves says; never in deepspeed_compat
-  bool norm_factor = true;         ///< OneBitLamb: as onebit_lamb.h says; never in deepspeed_compat
+  bool norm_factor = true;         ///< as onebit_lamb.h and variance_scale.h say; never in deepspeed_compat
   std::string name = "optimizer";  ///< in messages and files
 
   bool compresses() const { return kind >= Kind::kOneBitLamb; }
+  bool corrects_bias() const { return bias_correction && !deepspeed_compat; }
   bool factor_by_norms() const { return norm_factor && !deepspeed_compat; }
   bool is_lamb() const { return kind == Kind::kLamb || kind == Kind::kOneBitLamb; }
   /// Whether freeze_step ends the warm-up.

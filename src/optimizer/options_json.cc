@@ -83,13 +83,7 @@ Status read_common(std::string_view key, const json& value, Options& options, bo
     return read_number(key, value[1], options.all.beta2);
   }
   if (key == "gradient_clipping") return read_number(key, value, options.gradient_clipping);
-  if (key == "bias_correction") {
-    if (options.compresses()) {
-      return only(key, value, false,
-                  "the 1-bit optimizers never apply a bias correction, nor did DeepSpeed's");
-    }
-    return read_flag(key, value, options.bias_correction);
-  }
+  if (key == "bias_correction") return read_flag(key, value, options.bias_correction);
   if (key == "amsgrad") return only(key, value, false, "there is no AMSGrad variant");
   if (key == "eps_inside_sqrt") return only(key, value, false, "eps is always added to the root");
   if (key == "max_grad_norm") return only(key, value, 0, "it has no effect; clip by \"gradient_clipping\"");
@@ -108,6 +102,7 @@ Status read_onebit(std::string_view key, const json& value, Options& options, bo
   if (!known) return Status();
   if (key == "deepspeed_compat") return read_flag(key, value, options.deepspeed_compat);
   if (key == "bound_moves") return read_flag(key, value, options.bound_moves);
+  if (key == "norm_factor") return read_flag(key, value, options.norm_factor);
   if (key == "cuda_aware") return only(key, value, false, "no MPI is used");
   if (key == "comm_backend_name") {
     if (!value.is_string()) return wrong(key, value, "a string");
@@ -127,7 +122,6 @@ Status read_onebit(std::string_view key, const json& value, Options& options, bo
     if (key == "factor_max") return read_number(key, value, options.factor_max);
     if (key == "factor_min") return read_number(key, value, options.factor_min);
     if (key == "factor_threshold") return read_number(key, value, options.factor_threshold);
-    if (key == "norm_factor") return read_flag(key, value, options.norm_factor);
   }
   if (options.kind == Kind::kZeroOneAdam) {
     if (key == "var_freeze_step") return read_count(key, value, options.var_freeze_step);
@@ -173,7 +167,7 @@ Result<Options> read_section(const json& section) {
   if (!params.is_object()) return Status(Code::kInvalidArgument, "\"params\" must be an object");
   for (const auto& [key, value] : params.items()) ONEBIT_RETURN_IF_ERROR(read_key(key, value, options));
   const Options defaults;
-  if (options.factor_by_norms() &&
+  if (options.kind == Kind::kOneBitLamb && options.factor_by_norms() &&
       (options.factor_max != defaults.factor_max || options.factor_min != defaults.factor_min)) {
     log(LogLevel::kWarn,
         "factor_max and factor_min bound the paper's factor alone: they act with \"norm_factor\": false");

@@ -42,6 +42,11 @@ struct Lanes {
     std::int32_t* const at = largest + i % kLanes;
     hn::Store(hn::Max(hn::Load(I32(), at), hn::BitCast(I32(), terms)), I32(), at);
   }
+  /// What is to be known of gradients: their norm and the largest.
+  HWY_INLINE void measure(std::size_t i, V g) {
+    add_first(i, hn::Mul(g, g));
+    raise(i, hn::Abs(g));
+  }
   static float fold(float* lanes) {
     for (std::size_t half = kLanes / 2; half >= 1; half /= 2) {
       for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
@@ -137,22 +142,20 @@ HWY_INLINE V gradient(const Scalars& s, const float* g, std::size_t i) {
 
 ONEBIT_CODEC_KERNEL Partial check(const Scalars&, const Arrays& arrays, std::size_t n) noexcept {
   return run(arrays, n, [](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
-    const V g = load(a.g, at);
-    lanes.add_first(i, hn::Mul(g, g));
-    lanes.raise(i, hn::Abs(g));
+    lanes.measure(i, load(a.g, at));
   });
 }
 
 ONEBIT_CODEC_KERNEL Partial gather(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
   return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
-    lanes.raise(i, hn::Abs(load(a.g, at)));
+    lanes.measure(i, load(a.g, at));
     store(gradient(s, a.g, at), a.x, at);
   });
 }
 
 ONEBIT_CODEC_KERNEL Partial momentum(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
   return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
-    lanes.raise(i, hn::Abs(load(a.g, at)));
+    lanes.measure(i, load(a.g, at));
     const V m = hn::Mul(load(a.m, at), set(s.momentum_factor));
     const V next = next_momentum(s, m, gradient(s, a.g, at));
     store(hn::Mul(next, set(s.exchange_scale)), a.x, at);
@@ -255,7 +258,7 @@ ONEBIT_CODEC_KERNEL Partial local(const Scalars& s, const Arrays& arrays, std::s
 template <bool kMasked>
 ONEBIT_CODEC_KERNEL Partial sync_prepare(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
   return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t i, Lanes& lanes) HWY_ATTR {
-    lanes.raise(i, hn::Abs(load(a.g, at)));
+    lanes.measure(i, load(a.g, at));
     const V v = load(a.v, at);
     const V d = denominator(s, v);
     const V p = ratio(s, local_momentum<kMasked>(s, a, at, v), d);
@@ -323,6 +326,14 @@ ONEBIT_CODEC_KERNEL Partial variance_norm(const Scalars&, const Arrays& arrays, 
   });
   sums.second = static_cast<float>(n) - sums.second;
   return sums;
+}
+
+ONEBIT_CODEC_KERNEL Partial correct(const Scalars& s, const Arrays& arrays, std::size_t n) noexcept {
+  return run(arrays, n, [s](const Arrays& a, std::size_t at, std::size_t, Lanes&) HWY_ATTR {
+    const V root = set(s.root_scale);
+    store(hn::Mul(load(a.m, at), set(s.momentum_factor)), a.m, at);
+    store(hn::Mul(hn::Mul(load(a.v, at), root), root), a.v, at);
+  });
 }
 
 // ---- types ----

@@ -53,6 +53,7 @@ constexpr Passes make_passes(std::string_view name) {
   set_one(Pass::kExchangedNorm, kCall<&exchanged_norm>);
   set_both(Pass::kNorms, kCall<&norms<false>>, kCall<&norms<true>>);
   set_one(Pass::kVarianceNorm, kCall<&variance_norm>);
+  set_one(Pass::kCorrect, kCall<&correct>);
   return made;
 }
 

@@ -73,9 +73,9 @@ struct Partial {
 enum class Pass : std::uint8_t {
   /// first = sum g^2, largest = max |g|.
   kCheck,
-  /// x = g * gradient_scale; largest = max |g|.
+  /// As kCheck; x = g * gradient_scale.
   kGather,
-  /// x = (beta1 m' + rest1 (g * gradient_scale)) * exchange_scale; largest = max |g|.
+  /// As kCheck; x = (beta1 m' + rest1 (g * gradient_scale)) * exchange_scale.
   kMomentum,
   /// With a = x * gradient_scale: m = beta1 m + rest1 a, v = beta2 v + rest2 a^2, w -= step ([m'/d] + decay
   /// w).
@@ -95,7 +95,7 @@ enum class Pass : std::uint8_t {
   /// accumulated_decay
   /// w).
   kLocal,
-  /// * What kLocal would leave in z, times d, to x; nothing else changes. largest = max |g|.
+  /// * As kCheck; what kLocal would leave in z, times d, to x; nothing else changes.
   kSyncPrepare,
   /// * m = -x / window, c = c - (decay window) c + window [x/d / window], w = c, z = 0.
   kSyncFinish,
@@ -107,8 +107,10 @@ enum class Pass : std::uint8_t {
   kNorms,
   /// first = sum v, second = the number of elements with v = 0.
   kVarianceNorm,
+  /// m = m', v = v root_scale^2.
+  kCorrect,
 };
-constexpr std::size_t kPasses = 15;
+constexpr std::size_t kPasses = 16;
 
 /// A bit for each of Arrays' members.
 enum ArrayBit : unsigned {
@@ -161,6 +163,8 @@ constexpr Touched touched(Pass pass) noexcept {
       return {kM | kV | kW, 0, 0};
     case Pass::kVarianceNorm:
       return {kV, 0, 0};
+    case Pass::kCorrect:
+      return {kM | kV, kM | kV, 0};
   }
   return {0, 0, 0};
 }

@@ -66,9 +66,9 @@ class HostRunner final : public Runner {
 
   Status fetch(std::span<Job>) override { return Status(); }
 
-  Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) override {
+  Status agree(std::span<Job> jobs, Agreement& agreement) override {
     for (const Job& job : jobs) enter(agreement, job.result);
-    close(agreement, has_norms);
+    close(agreement);
     if (exchange_.ranks() == 1) return Status();
     std::array<double, kAgreementNumbers> sums{agreement.skips, agreement.squares, agreement.norms,
                                                agreement.word};

@@ -26,9 +26,9 @@ class Runner {
   virtual void run(Pass pass, std::span<Job> jobs) = 0;
   /// Leaves the results of the last pass in the jobs, and says what has failed so far. Waits for a device.
   virtual Status fetch(std::span<Job> jobs) = 0;
-  /// As fetch; and of what follows from those results (`has_norms`: they have norms), with `agreement`'s
-  /// word, the sums over all ranks. Collective. Waits for a device, once.
-  virtual Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) = 0;
+  /// As fetch; and of what follows from those results of gradients, with `agreement`'s word, the sums over
+  /// all ranks. Collective. Waits for a device, once.
+  virtual Status agree(std::span<Job> jobs, Agreement& agreement) = 0;
   /// LAMB: makes each tensor's step of its rule and the results of the last pass, for the coming kApply.
   /// Waits for nothing: the numbers may be a device's from here on.
   virtual void choose_steps(std::span<const LambRule> rules, std::span<Job> jobs,

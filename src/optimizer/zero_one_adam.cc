@@ -1,6 +1,7 @@
 #include "optimizer/zero_one_adam.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace onebit::optimizer {
 
@@ -29,6 +30,7 @@ Plan ZeroOneAdam::plan() const {
 void ZeroOneAdam::set_local_scalars(double gradient_scale) {
   core_.reset_scalars(gradient_scale);
   core_.bound_moves();
+  scale_.set_scalars();
   for (std::size_t i = 0; i < core_.tensors(); ++i) {
     Scalars& scalars = core_.job(i).scalars;
     const std::size_t group = core_.layout().tensors()[i].group;
@@ -54,6 +56,8 @@ void ZeroOneAdam::finish(double gradient_scale) {
   if (stage_ == Stage::kWarmUp) {
     core_.reset_scalars(gradient_scale);
     core_.bound_moves();
+    core_.correct_bias(core_.step + 1, variance_updates() + (done == Plan::kMean ? 1 : 0));
+    scale_.set_scalars();
     if (done == Plan::kMean) return core_.run(Pass::kAdam);
     if (!core_.compat()) return core_.run(Pass::kAdamKeepingVariance);
     // The original leaves the momentum of a single rank as it is.
@@ -69,9 +73,10 @@ void ZeroOneAdam::finish(double gradient_scale) {
 }
 
 Status ZeroOneAdam::advance() {
+  const bool exact = stage_ == Stage::kWarmUp && core_.step % schedule_.var_interval == 0;
+  scale_.see(exact);
   if (stage_ == Stage::kWarmUp) {
-    if (core_.step % schedule_.var_interval == 0 &&
-        ++schedule_.var_counter == core_.options().var_update_scaler) {
+    if (exact && ++schedule_.var_counter == core_.options().var_update_scaler) {
       schedule_.var_counter = 0;
       schedule_.var_interval = std::min(schedule_.var_interval * 2, std::int64_t{1} << 50);
     }
@@ -96,8 +101,14 @@ Status ZeroOneAdam::advance() {
   return Status();
 }
 
+std::int64_t ZeroOneAdam::variance_updates() const {
+  const int doublings = std::bit_width(static_cast<std::uint64_t>(schedule_.var_interval)) - 1;
+  return doublings * core_.options().var_update_scaler + schedule_.var_counter;
+}
+
 void ZeroOneAdam::freeze_variance() {
   core_.exchange().clear_residuals();
+  core_.settle_bias(core_.step, variance_updates());
   stage_ = Stage::kCompressed;
   since_sync_ = 0;
   for (Job& job : core_.jobs()) {
@@ -112,6 +123,12 @@ void ZeroOneAdam::visit_numbers(const NumberVisitor& visit) {
     visit_integer(visit, *number);
   }
   for (double& window : windows_) visit(window);
+  scale_.visit_numbers(visit);
+}
+
+Status ZeroOneAdam::restored() {
+  scale_.restored();
+  return Status();
 }
 
 std::vector<StateArray> ZeroOneAdam::arrays() {

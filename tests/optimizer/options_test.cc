@@ -39,7 +39,6 @@ const Wrong kWrong[] = {
     {"max_coeff", "above 0", Kind::kLamb, [](Options& o) { o.all.max_coeff = 0; }},
     {"min_coeff", "to max_coeff", Kind::kLamb, [](Options& o) { o.all.min_coeff = 11; }},
     {"gradient_clipping", "from 0", Kind::kLamb, [](Options& o) { o.gradient_clipping = -1; }},
-    {"bias_correction", "false", Kind::kOneBitAdam, [](Options& o) { o.bias_correction = true; }},
     {"deepspeed_compat", "1-bit", Kind::kAdam, [](Options& o) { o.deepspeed_compat = true; }},
     {"freeze_step", "from 1", Kind::kOneBitAdam, [](Options& o) { o.freeze_step = 0; }},
     {"freeze_step", "from 1", Kind::kOneBitLamb, [](Options& o) { o.freeze_step = -2; }},
@@ -108,6 +107,7 @@ TEST(Section, OfEachTypeIsReadAsItIs) {
   ASSERT_TRUE(zero_one.ok()) << zero_one.status().message();
   EXPECT_EQ(zero_one->kind, Kind::kZeroOneAdam);
   EXPECT_EQ(zero_one->var_freeze_step, 1000);
+  EXPECT_FALSE(zero_one->corrects_bias());
   EXPECT_EQ(zero_one->local_step_scaler, 1000);
 
   for (const char* section : {R"({"type": "Lamb"})", R"({"type": "Adam", "params": {"adam_w_mode": true}})",
@@ -126,12 +126,17 @@ TEST(Section, MayAskForOurOwn) {
   const auto papers = parse_deepspeed(R"({"type": "OneBitLamb", "params": {"norm_factor": false}})");
   ASSERT_TRUE(papers.ok());
   EXPECT_FALSE(papers->norm_factor);
-  EXPECT_TRUE(default_options(Kind::kOneBitLamb).norm_factor);
+  for (const Kind kind : {Kind::kOneBitLamb, Kind::kOneBitAdam, Kind::kZeroOneAdam}) {
+    EXPECT_TRUE(default_options(kind).factor_by_norms());
+    EXPECT_TRUE(default_options(kind).corrects_bias());
+  }
   const auto unbounded = parse_deepspeed(R"({"type": "ZeroOneAdam", "params": {"bound_moves": false}})");
   ASSERT_TRUE(unbounded.ok());
   EXPECT_FALSE(unbounded->bound_moves);
   const auto compat = parse_deepspeed(R"({"type": "ZeroOneAdam", "params": {"deepspeed_compat": true}})");
   ASSERT_TRUE(compat.ok());
+  EXPECT_FALSE(compat->corrects_bias());
+  EXPECT_FALSE(compat->factor_by_norms());
   EXPECT_EQ(compat->local_step_scaler, 32678);  // the original's default
   EXPECT_EQ(default_options(Kind::kZeroOneAdam).local_step_scaler, 32768);
 }
@@ -155,7 +160,8 @@ TEST(Section, ThatCannotBeMeantIsAnErrorThatSaysWhatToDo) {
       {R"({"type": "Adam", "params": {"freeze_step": 3}})", {"freeze_step"}},
       {R"({"type": "Lamb", "params": {"bound_moves": false}})", {"bound_moves", "Lamb"}},
       {R"({"type": "OneBitLamb", "params": {"bound_moves": 0}})", {"bound_moves", "true or false"}},
-      {R"({"type": "OneBitAdam", "params": {"bias_correction": true}})", {"bias_correction", "false"}},
+      {R"({"type": "OneBitAdam", "params": {"bias_correction": 1}})", {"bias_correction", "true or false"}},
+      {R"({"type": "Adam", "params": {"norm_factor": true}})", {"norm_factor", "Adam"}},
       {R"({"type": "OneBitAdam", "params": {"amsgrad": true}})", {"amsgrad", "remove"}},
       {R"({"type": "OneBitLamb", "params": {"max_grad_norm": 1.0}})", {"max_grad_norm", "gradient_clipping"}},
       {R"({"type": "OneBitLamb", "params": {"eps_inside_sqrt": true}})", {"eps_inside_sqrt"}},

@@ -210,11 +210,11 @@ def test_16_bit_parameters_learn_steps_smaller_than_their_precision(kind, dtype)
         for _ in range(100):
             weight.grad = torch.full((64,), 0.5 + rank, dtype=dtype)
             optimizer.step()
-        return weight.float().tolist()
+        return weight.float().tolist(), optimizer.info().in_common
 
-    first, second = ranks.run(2, body)
-    assert first == second
-    assert max(first) < 1
+    (first, in_common), (second, _) = ranks.run(2, body)
+    assert first == second or not in_common
+    assert max(first + second) < 1
 
 
 def test_autocast_in_bf16_trains():

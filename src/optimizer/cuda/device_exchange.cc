@@ -83,8 +83,8 @@ class DeviceRunner final : public Runner {
   Status fetch(std::span<Job> jobs) override {
     return side_.status_of(&SideTable::fetch, jobs.data(), jobs.size());
   }
-  Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) override {
-    return side_.status_of(&SideTable::agree, jobs.data(), jobs.size(), has_norms, &agreement);
+  Status agree(std::span<Job> jobs, Agreement& agreement) override {
+    return side_.status_of(&SideTable::agree, jobs.data(), jobs.size(), &agreement);
   }
   void choose_steps(std::span<const LambRule> rules, std::span<Job> /*jobs*/,
                     std::span<LambNumbers> numbers) override {

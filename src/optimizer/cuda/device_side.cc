@@ -232,12 +232,12 @@ Status DeviceSide::fetch(std::span<Job> jobs) {
   return Status();
 }
 
-Status DeviceSide::agree(std::span<Job> jobs, bool has_norms, Agreement& agreement) {
+Status DeviceSide::agree(std::span<Job> jobs, Agreement& agreement) {
   ONEBIT_RETURN_IF_ERROR(status_);
   const DeviceGuard guard(settings_.device);
   auto* const own = agreement_.as<Agreement>();
   note(queue_->begin_fetch(), "a pass");
-  note(queue_->bring_together(has_norms, agreement.word, own), "a pass");
+  note(queue_->bring_together(agreement.word, own), "a pass");
   if (status_.ok() && !is_alone()) {
     note(settings_.nccl.all_reduce(own, own, kAgreementNumbers, nccl::kFloat64, nccl::kSum, settings_.comm,
                                    settings_.stream),

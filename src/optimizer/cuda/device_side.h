@@ -39,7 +39,7 @@ class DeviceSide {
   Status make_queue(std::span<const std::size_t> counts);
   void run(Pass pass, std::span<const Job> jobs);
   Status fetch(std::span<Job> jobs);
-  Status agree(std::span<Job> jobs, bool has_norms, Agreement& agreement);
+  Status agree(std::span<Job> jobs, Agreement& agreement);
   void choose_steps(std::span<const LambRule> rules, std::span<const LambNumbers> numbers);
   Status fetch_numbers(std::span<LambNumbers> numbers);
 

@@ -59,6 +59,10 @@ __device__ __forceinline__ float ratio(const Scalars& s, float m, float d) {
 __device__ __forceinline__ float moved(const Scalars& s, float w, float p) {
   return sub(w, mul(s.step, decayed(p, s.weight_decay, w)));
 }
+/// What is to be known of a gradient.
+__device__ __forceinline__ Terms measured(float g) {
+  return {mul(g, g), 0, fabsf(g)};
+}
 /// Of a local step.
 __device__ __forceinline__ float local_momentum(const Scalars& s, const Element& e, bool live) {
   return live ? next_momentum(s, e.m, mul(e.g, s.gradient_scale)) : 0.0f;
@@ -69,12 +73,12 @@ template <Pass kPass>
 __device__ __forceinline__ Terms take(const Scalars& s, Element& e, bool live) {
   Terms terms;
   if constexpr (kPass == Pass::kCheck) {
-    terms = {mul(e.g, e.g), 0, fabsf(e.g)};
+    terms = measured(e.g);
   } else if constexpr (kPass == Pass::kGather) {
-    terms.largest = fabsf(e.g);
+    terms = measured(e.g);
     e.x = mul(e.g, s.gradient_scale);
   } else if constexpr (kPass == Pass::kMomentum) {
-    terms.largest = fabsf(e.g);
+    terms = measured(e.g);
     e.x = mul(next_momentum(s, mul(e.m, s.momentum_factor), mul(e.g, s.gradient_scale)), s.exchange_scale);
   } else if constexpr (kPass == Pass::kAdam || kPass == Pass::kLambNorms) {
     const float g = mul(e.x, s.gradient_scale);
@@ -107,7 +111,7 @@ __device__ __forceinline__ Terms take(const Scalars& s, Element& e, bool live) {
     e.z = sub(e.z, mul(s.step, decayed(p, s.accumulated_decay, e.w)));
     e.w = moved(s, e.w, p);
   } else if constexpr (kPass == Pass::kSyncPrepare) {
-    terms.largest = fabsf(e.g);
+    terms = measured(e.g);
     const float d = denominator(s, e.v);
     const float p = ratio(s, local_momentum(s, e, live), d);
     e.x = mul(sub(e.z, mul(s.step, decayed(p, s.accumulated_decay, e.w))), d);
@@ -132,6 +136,9 @@ __device__ __forceinline__ Terms take(const Scalars& s, Element& e, bool live) {
     terms = {mul(m, m), mul(e.w, e.w), 0};
   } else if constexpr (kPass == Pass::kVarianceNorm) {
     terms = {e.v, e.v > 0.0f ? 0.0f : 1.0f, 0};
+  } else if constexpr (kPass == Pass::kCorrect) {
+    e.m = mul(e.m, s.momentum_factor);
+    e.v = mul(mul(e.v, s.root_scale), s.root_scale);
   }
   return terms;
 }

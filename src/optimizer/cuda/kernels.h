@@ -39,8 +39,8 @@ cudaError_t add_up(const Partial* partials, const std::size_t* first_block, std:
                    JobResult* results, cudaStream_t stream);
 
 /// What this rank brings into the agreement: of the results of `tensors`, with `word`.
-cudaError_t bring_together(const JobResult* results, std::size_t tensors, bool has_norms, double word,
-                           Agreement* own, cudaStream_t stream);
+cudaError_t bring_together(const JobResult* results, std::size_t tensors, double word, Agreement* own,
+                           cudaStream_t stream);
 
 /// data[i] = data[i] * factor.
 cudaError_t scale(float* data, std::size_t count, float factor, cudaStream_t stream);

@@ -88,10 +88,10 @@ void PassQueue::end_fetch(std::span<Job> jobs) const {
   for (std::size_t i = 0; i < jobs.size(); ++i) jobs[i].result = host_results_[i];
 }
 
-cudaError_t PassQueue::bring_together(bool has_norms, double word, Agreement* own) {
+cudaError_t PassQueue::bring_together(double word, Agreement* own) {
   const cudaError_t error = add_up();
   if (error != cudaSuccess) return error;
-  return cuda::bring_together(results_.as<JobResult>(), tensors_, has_norms, word, own, stream_);
+  return cuda::bring_together(results_.as<JobResult>(), tensors_, word, own, stream_);
 }
 
 cudaError_t PassQueue::choose_steps(std::span<const LambRule> rules, std::span<const LambNumbers> numbers) {

@@ -29,7 +29,7 @@ class PassQueue {
   /// ... and, when the stream has come there, puts them into the jobs.
   void end_fetch(std::span<Job> jobs) const;
   /// What the results of the last pass bring into the agreement.
-  cudaError_t bring_together(bool has_norms, double word, Agreement* own);
+  cudaError_t bring_together(double word, Agreement* own);
   /// `numbers` are read the first time, and the first time after `take_numbers`; then the device has them.
   cudaError_t choose_steps(std::span<const LambRule> rules, std::span<const LambNumbers> numbers);
   /// Where the device has the numbers; null while the host has them.

@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(kLanes)
 
 /// One block of threads: all fetch the results, the first enters them in their order.
 __global__ void __launch_bounds__(kThreads)
-    bring_together_kernel(const JobResult* results, std::size_t tensors, bool has_norms, double word,
-                          Agreement* agreement) {
+    bring_together_kernel(const JobResult* results, std::size_t tensors, double word, Agreement* agreement) {
   __shared__ double first[kThreads];
   __shared__ float largest[kThreads];
   Agreement own;
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (threadIdx.x != 0) return;
-  close(own, has_norms);
+  close(own);
   own.word = word;
   *agreement = own;
 }
@@ -241,10 +240,9 @@ cudaError_t add_up(const Partial* partials, const std::size_t* first_block, std:
                     first_block, results);
 }
 
-cudaError_t bring_together(const JobResult* results, std::size_t tensors, bool has_norms, double word,
-                           Agreement* own, cudaStream_t stream) {
-  return cu::launch(bring_together_kernel, dim3(1), dim3(kThreads), 0, stream, results, tensors, has_norms,
-                    word, own);
+cudaError_t bring_together(const JobResult* results, std::size_t tensors, double word, Agreement* own,
+                           cudaStream_t stream) {
+  return cu::launch(bring_together_kernel, dim3(1), dim3(kThreads), 0, stream, results, tensors, word, own);
 }
 
 cudaError_t scale(float* data, std::size_t count, float factor, cudaStream_t stream) {
@@ -285,6 +283,7 @@ ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kSyncFinishSubtracting>)
 ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kExchangedNorm>)
 ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kNorms>)
 ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kVarianceNorm>)
+ONEBIT_CUDA_KERNEL(pass_kernel<Pass::kCorrect>)
 ONEBIT_CUDA_KERNEL(add_up_kernel)
 ONEBIT_CUDA_KERNEL(bring_together_kernel)
 ONEBIT_CUDA_KERNEL(scale_kernel)

@@ -64,8 +64,8 @@ const SideTable kSideTable = {
                                        return side->fetch({jobs, count});
                                      }); },
     .agree =
-        [](DeviceSide* side, Job* jobs, std::size_t count, bool has_norms, Agreement* agreement) {
-          return reported([&] { return side->agree({jobs, count}, has_norms, *agreement); });
+        [](DeviceSide* side, Job* jobs, std::size_t count, Agreement* agreement) {
+          return reported([&] { return side->agree({jobs, count}, *agreement); });
         },
     .choose_steps =
         [](DeviceSide* side, const LambRule* rules, const LambNumbers* numbers, std::size_t count) {

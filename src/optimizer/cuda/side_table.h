@@ -65,7 +65,7 @@ struct SideTable {
   Report (*make_queue)(DeviceSide* side, const std::size_t* counts, std::size_t jobs);
   void (*run)(DeviceSide* side, Pass pass, const Job* jobs, std::size_t count);
   Report (*fetch)(DeviceSide* side, Job* jobs, std::size_t count);
-  Report (*agree)(DeviceSide* side, Job* jobs, std::size_t count, bool has_norms, Agreement* agreement);
+  Report (*agree)(DeviceSide* side, Job* jobs, std::size_t count, Agreement* agreement);
   void (*choose_steps)(DeviceSide* side, const LambRule* rules, const LambNumbers* numbers,
                        std::size_t count);
   Report (*fetch_numbers)(DeviceSide* side, LambNumbers* numbers, std::size_t count);

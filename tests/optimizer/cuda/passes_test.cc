@@ -189,19 +189,18 @@ TEST_F(DevicePasses, FindOutAGradientThatIsNotFiniteOrTooLarge) {
 }
 
 TEST_F(DevicePasses, BringWhatTheHostDoesIntoTheAgreement) {
-  const auto agreement_of = [&](const std::vector<std::size_t>& counts, const DeviceJobs::Value& value,
-                                bool has_norms) {
+  const auto agreement_of = [&](const std::vector<std::size_t>& counts, const DeviceJobs::Value& value) {
     const auto queue = device(counts);
     const auto runner = host(counts);
     DeviceJobs jobs(counts, value, DataType::kFloat32, DataType::kFloat32, false, false);
     jobs.set_scalars(scalars());
     optimizer::Agreement ours{.word = 17};
     runner->run(Pass::kCheck, jobs.host);
-    EXPECT_TRUE(runner->agree(jobs.host, has_norms, ours).ok());
+    EXPECT_TRUE(runner->agree(jobs.host, ours).ok());
     optimizer::Agreement theirs;
     const nccl::Tensor on_device(sizeof theirs);
     EXPECT_CUDA(queue->run(Pass::kCheck, jobs.device));
-    EXPECT_CUDA(queue->bring_together(has_norms, 17, static_cast<optimizer::Agreement*>(on_device.data())));
+    EXPECT_CUDA(queue->bring_together(17, static_cast<optimizer::Agreement*>(on_device.data())));
     std::memcpy(&theirs, on_device.read(stream_).data(), sizeof theirs);
     EXPECT_EQ(std::memcmp(&ours, &theirs, sizeof ours), 0)
         << ours.skips << " " << ours.squares << " " << ours.norms << " and " << theirs.skips << " "
@@ -210,14 +209,13 @@ TEST_F(DevicePasses, BringWhatTheHostDoesIntoTheAgreement) {
   };
   std::vector<std::size_t> many = sizes();
   for (std::size_t i = 0; i < 1000; ++i) many.push_back(i % 40);  // more than threads that fetch them
-  const auto both = agreement_of(many, random_value, true);
+  const auto both = agreement_of(many, random_value);
   EXPECT_EQ(both.skips, 0);
   EXPECT_GT(both.norms, 0);
-  EXPECT_EQ(agreement_of(many, random_value, false).norms, 0);
-  const auto bad = agreement_of(many, not_finite, true);
+  const auto bad = agreement_of(many, not_finite);
   EXPECT_EQ(bad.skips, 1);
   EXPECT_EQ(bad.squares, 0);
-  EXPECT_EQ(agreement_of({}, zero, true).skips, 0);
+  EXPECT_EQ(agreement_of({}, zero).skips, 0);
 }
 
 TEST_F(DevicePasses, ScaleAsTheHostDoes) {

@@ -69,16 +69,21 @@ TEST_P(OfRanks, WithMasksAndElementsThatNeverHaveAGradientTakeTheSameSteps) {
   }
 }
 
-TEST_P(OfRanks, WithEitherFactorTakeTheSameSteps) {
-  auto config = short_config(onebitOneBitLamb);
-  config.freeze_step = 3;
-  for (config.norm_factor = 0; config.norm_factor < 2; ++config.norm_factor) {
-    expect_the_same_steps(
-        GetParam(), config, {.sizes = kMixedSizes, .masked = true, .groups = 2},
-        [](int, int) {
-          return [](std::size_t, std::size_t i, float value) { return i % 11 == 3 ? 0 : value; };
-        },
-        3);
+TEST_P(OfRanks, WithAndWithoutWhatThePapersDoNotHaveTakeTheSameSteps) {
+  for (const auto type : {onebitOneBitLamb, onebitOneBitAdam, onebitZeroOneAdam}) {
+    for (const int norm_factor : {0, 1}) {
+      SCOPED_TRACE(::testing::Message() << type << " " << norm_factor);
+      auto config = short_config(type);
+      config.freeze_step = config.var_freeze_step = 3;
+      config.norm_factor = norm_factor;
+      config.bias_correction = 1 - norm_factor;
+      expect_the_same_steps(
+          GetParam(), config, {.sizes = kMixedSizes, .masked = true, .groups = 2},
+          [](int, int) {
+            return [](std::size_t, std::size_t i, float value) { return i % 11 == 3 ? 0 : value; };
+          },
+          3);
+    }
   }
 }
 

@@ -97,7 +97,7 @@ class OneBitLamb(OneBitOptimizer):
     Args:
         params: tensors, (name, tensor) pairs or groups. A group may have its own lr, betas, eps, weight_decay, max_coeff,
             min_coeff, and an exp_avg_mask (broadcast to each parameter: where it is 0 there is no momentum).
-        lr, betas, eps, weight_decay, max_coeff, min_coeff: as of `Lamb`. No bias correction is applied.
+        lr, betas, eps, weight_decay, max_coeff, min_coeff, bias_correction: as of `Lamb`.
         freeze_step: steps of the warm-up, or "auto": until the variance has become stable.
         coeff_beta: averages the coefficients of the warm-up.
         factor_max, factor_min, factor_threshold: bounds of the factor on the frozen coefficients, and of its change a step.
@@ -120,6 +120,7 @@ class OneBitLamb(OneBitOptimizer):
         betas: Tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        bias_correction: bool = True,
         max_coeff: float = 10.0,
         min_coeff: float = 0.01,
         coeff_beta: float = 0.9,
@@ -142,8 +143,9 @@ class OneBitAdam(OneBitOptimizer):
 
     Args:
         params: as of `OneBitLamb`.
-        lr, betas, eps, weight_decay: as of `Adam`. No bias correction is applied.
+        lr, betas, eps, weight_decay, bias_correction: as of `Adam`; the papers apply no bias correction.
         freeze_step: steps of the warm-up, or "auto": until the variance has become stable.
+        norm_factor: the frozen variance follows the gradients' norm, which is not in the papers (docs/optimizers.md).
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
         bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
@@ -161,6 +163,8 @@ class OneBitAdam(OneBitOptimizer):
         betas: Tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        bias_correction: bool = True,
+        norm_factor: bool = True,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
         bound_moves: bool = True,
@@ -179,11 +183,12 @@ class ZeroOneAdam(OneBitOptimizer):
 
     Args:
         params: as of `OneBitLamb`.
-        lr, betas, eps, weight_decay: as of `Adam`. No bias correction is applied.
+        lr, betas, eps, weight_decay, bias_correction: as of `Adam`; the papers apply no bias correction.
         var_freeze_step: steps until the variance is frozen.
         var_update_scaler: the interval of variance updates doubles after so many of them.
         local_step_scaler: the interval of syncs doubles after so many steps.
         local_step_clipper: the largest interval of syncs.
+        norm_factor: the frozen variance follows the gradients' norm, which is not in the papers (docs/optimizers.md).
         gradient_clipping: the largest norm of the mean gradient, the same factor on all ranks; 0 for none.
         deepspeed_compat: DeepSpeed's numbers, with its faults (docs/optimizers.md).
         bound_moves: keeps |m/(sqrt(v)+eps)| within what Adam's can be, which is not in the papers (docs/optimizers.md).
@@ -200,10 +205,12 @@ class ZeroOneAdam(OneBitOptimizer):
         betas: Tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        bias_correction: bool = True,
         var_freeze_step: int = 100000,
         var_update_scaler: int = 16,
         local_step_scaler: int = 32768,
         local_step_clipper: int = 16,
+        norm_factor: bool = True,
         gradient_clipping: float = 0.0,
         deepspeed_compat: bool = False,
         bound_moves: bool = True,
