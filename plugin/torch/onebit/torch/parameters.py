@@ -11,8 +11,6 @@ import zlib
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
-
 from onebit._abi import DataType
 from onebit._buffers import refuse
 
@@ -37,7 +35,7 @@ def name_of(group: Mapping[str, Any], number: int, index: int) -> str:
 
 def refuse_uninitialized(what: str, tensor: torch.Tensor) -> None:
     """Raises for a tensor of a lazy module, which has neither shape nor values yet."""
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)):
         raise refuse(
             f"{what} is of a lazy module and has no shape yet: run the model once on a batch (model(inputs)) before"
         )
