@@ -7,6 +7,12 @@
 
 namespace onebit {
 
+bool same_word(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 Result<std::uint64_t> parse_unsigned(std::string_view text, std::uint64_t low, std::uint64_t high) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -59,7 +65,7 @@ Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
 }
 
 Result<std::uint32_t> parse_block(std::string_view text) {
-  if (text == "whole") return std::uint32_t{0};
+  if (same_word(text, "whole")) return std::uint32_t{0};
   const auto value = parse_size(text);
   if (!value.ok() || *value < 256 || *value > 65536 || !std::has_single_bit(*value)) {
     return Status(Code::kInvalidArgument, "whole, or a power of two from 256 to 65536");

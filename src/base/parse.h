@@ -11,6 +11,8 @@
 
 namespace onebit {
 
+/// Whether two words are equal but for the case of ASCII letters: settings read theirs so, as NCCL does.
+bool same_word(std::string_view a, std::string_view b);
 /// A whole number within bounds.
 Result<std::uint64_t> parse_unsigned(std::string_view text, std::uint64_t low, std::uint64_t high);
 /// Digits with an optional K, M, G (powers of 1024).

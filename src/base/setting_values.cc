@@ -83,9 +83,12 @@ SettingValue text_value(std::string Settings::*member) {
 
 SettingValue word_value(std::string Settings::*member, std::vector<std::string_view> words) {
   return {[member, words = std::move(words)](Settings& s, std::string_view v) {
-            if (std::find(words.begin(), words.end(), v) == words.end()) return not_one_of(words);
-            s.*member = std::string(v);
-            return Status();
+            for (const std::string_view word : words) {
+              if (!same_word(word, v)) continue;
+              s.*member = std::string(word);
+              return Status();
+            }
+            return not_one_of(words);
           },
           [member](const Settings& s) { return s.*member; }};
 }

@@ -8,12 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/parse.h"
 #include "base/settings.h"
 
 namespace onebit {
 
 SettingValue text_value(std::string Settings::*member);
-/// A text that is one of `words`.
+/// A text that is one of `words`, as it is written there.
 SettingValue word_value(std::string Settings::*member, std::vector<std::string_view> words);
 SettingValue number_value(std::uint32_t Settings::*member, std::uint32_t low, std::uint32_t high);
 SettingValue size_value(std::uint64_t Settings::*member);
@@ -44,7 +45,7 @@ SettingValue choice_value(E Settings::*member, std::array<Choice<E>, N> choices)
             std::vector<std::string_view> words;
             for (const auto& choice : choices) {
               words.push_back(choice.word);
-              if (choice.word != v) continue;
+              if (!same_word(choice.word, v)) continue;
               s.*member = choice.value;
               return Status();
             }

@@ -12,9 +12,10 @@ std::string settings_markdown() {
       "two equal.\n\n"
       "All settings are environment variables, read when a communicator is created. A value that cannot be "
       "parsed is\n"
-      "an error that names the variable, the value and what is accepted. Where NCCL has a variable for the "
-      "same thing,\n"
-      "it is used when ours is unset. A variable that begins with ONEBIT_ and is none of these is warned "
+      "an error that names the variable, the value and what is accepted; words are read in any "
+      "case.\n"
+      "Where NCCL has a variable for the same thing, it is used when ours is unset. A variable that begins "
+      "with ONEBIT_ and is none of these is warned "
       "of.\n\n"
       "| variable | default | accepted | meaning |\n|---|---|---|---|\n";
   for (const SettingRow& row : setting_rows()) {

@@ -85,11 +85,32 @@ TEST(Settings, AnErrorNamesTheVariableTheValueAndWhatIsAccepted) {
       {"ONEBIT_TIMEOUT", "5 s", "seconds"},
       {"ONEBIT_SECRET_FILE", "/nonexistent/secret", "readable file"},
       {"ONEBIT_MASTER_PORT", "65536", "from 0 to 65535"},
-      {"ONEBIT_DEBUG", "info", "NONE, WARN, INFO, TRACE"},
+      {"ONEBIT_DEBUG", "verbose", "NONE, WARN, INFO, TRACE"},
   };
   for (const auto& [name, value, accepted] : wrong) {
     EXPECT_THAT(error_of(name, value), AllOf(HasSubstr(name + "=" + value), HasSubstr(accepted)));
   }
+}
+
+TEST(Settings, WordsAreReadInAnyCaseAndShownAsTheyAreWritten) {
+  for (const auto& [name, given, shown] : std::vector<std::array<std::string, 3>>{
+           {"ONEBIT_DEBUG", "info", "INFO"},
+           {"ONEBIT_DEBUG", "Trace", "TRACE"},
+           {"ONEBIT_SCALE", "MEAN", "mean"},
+           {"ONEBIT_TRANSPORT", "TCP", "tcp"},
+           {"ONEBIT_SOCKET_FAMILY", "af_inet6", "AF_INET6"},
+           {"ONEBIT_BLOCK", "WHOLE", "whole"},
+       }) {
+    const auto settings = read({{name, given}});
+    ASSERT_TRUE(settings.ok()) << settings.status().message();
+    for (const SettingRow& row : setting_rows()) {
+      if (row.name == name) {
+        EXPECT_EQ(shown, row.value.show(*settings));
+      }
+    }
+  }
+  EXPECT_THAT(error_of("ONEBIT_DEBUG", "inf"), HasSubstr("NONE, WARN, INFO, TRACE"));
+  EXPECT_THAT(error_of("ONEBIT_DEBUG", "infos"), HasSubstr("NONE, WARN, INFO, TRACE"));
 }
 
 TEST(Settings, NcclsVariablesAreHonouredAndOursWin) {
@@ -206,9 +227,10 @@ TEST(Settings, DurationsHaveSecondsOrAUnit) {
 
 TEST(Settings, BlocksAreWholeOrAPowerOfTwo) {
   EXPECT_EQ(0U, *parse_block("whole"));
+  EXPECT_EQ(0U, *parse_block("Whole"));
   EXPECT_EQ(256U, *parse_block("256"));
   EXPECT_EQ(65536U, *parse_block("64K"));
-  for (const std::string_view wrong : {"", "0", "255", "128", "2047", "131072", "Whole"}) {
+  for (const std::string_view wrong : {"", "0", "255", "128", "2047", "131072", "hole"}) {
     EXPECT_FALSE(parse_block(wrong).ok()) << wrong;
   }
 }

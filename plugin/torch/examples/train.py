@@ -60,7 +60,8 @@ class LanguageModel(nn.Module):
         self.characters = nn.Embedding(ALPHABET, width)
         self.positions = nn.Embedding(CONTEXT, width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-        self.layers: Any = nn.TransformerEncoder(layer, layers)  # type: ignore[no-untyped-call]
+        encoder: Any = nn.TransformerEncoder
+        self.layers = encoder(layer, layers)
         self.out = nn.Linear(width, ALPHABET)
         self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -math.inf).triu(1))
 

@@ -218,6 +218,9 @@ class Communicator:
         """`dependent.close()` will be called before the communicator ends."""
         self._dependents.add(dependent)
 
+    def __getstate__(self) -> Dict[str, Any]:
+        raise TypeError("a Communicator can neither be pickled nor copied: make one in each process by init()")
+
     def __enter__(self) -> "Communicator":
         return self
 

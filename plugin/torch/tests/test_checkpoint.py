@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
+import tempfile
 
 import pytest
 import torch
@@ -290,6 +292,32 @@ def test_a_save_that_cannot_write_the_groups_leaves_the_earlier_one_whole(tmp_pa
     assert "holds a object" in said
     assert left == ["optimizer.groups.json", "optimizer.rank-0-of-1.optimizer"]
     assert steps == 3
+
+
+def test_a_state_that_does_not_fit_into_memory_after_all_goes_over_the_disk(monkeypatch, tmp_path):
+    from onebit.torch import checkpoint
+
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    memory.mkdir()
+    disk.mkdir()
+    monkeypatch.setattr(checkpoint, "_SHARED_MEMORY", str(memory))
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    filled = []
+
+    def fill(directory):
+        filled.append(directory)
+        if directory.startswith(str(memory)):
+            raise OSError(errno.ENOSPC, "another rank was faster")
+
+    with checkpoint._filled_directory(1, fill) as directory:
+        assert directory == filled[1] and directory.startswith(str(disk))
+        assert os.listdir(memory) == []
+    assert os.listdir(disk) == []
+    with pytest.raises(OSError, match="another rank was faster"):
+        monkeypatch.setattr(tempfile, "tempdir", str(memory))
+        with checkpoint._filled_directory(1, fill):
+            pass
+    assert os.listdir(memory) == []
 
 
 def test_a_save_where_nothing_can_be_written_says_where_and_why(tmp_path):

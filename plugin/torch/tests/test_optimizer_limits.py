@@ -91,6 +91,85 @@ def test_a_group_that_is_refused_leaves_the_optimizer_as_it_was():
     assert groups == 1
 
 
+def test_parameters_without_a_shape_are_refused_with_what_to_do():
+    def body(rank):
+        network = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d(affine=False))
+        said = [
+            ranks.error_of(lambda: onebit.torch.Adam(network.named_parameters())),
+            ranks.error_of(lambda: onebit.torch.broadcast_parameters(network)),
+            ranks.error_of(lambda: onebit.torch.broadcast_parameters(network.buffers())),
+        ]
+        network(torch.ones(2, 3))
+        onebit.torch.broadcast_parameters(network)
+        onebit.torch.Adam(network.named_parameters())
+        return said
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        named, broadcast, buffers = ranks.run(1, body)[0]
+    assert "'0.weight'" in named and "'0.weight'" in broadcast and "'0'" in buffers
+    assert all("OneBitError" in said and "model(inputs)" in said for said in (named, broadcast, buffers))
+
+
+def test_parameters_that_share_memory_are_refused():
+    def body(rank):
+        whole = torch.ones(20)
+        same, again = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+        again.data = same.data
+
+        def refused(*pairs):
+            optimizer = onebit.torch.Adam(list(pairs))
+            for _, each in pairs:
+                each.grad = torch.ones_like(each)
+            return ranks.error_of(optimizer.step)
+
+        beside = onebit.torch.Adam([torch.nn.Parameter(whole[:8]), torch.nn.Parameter(whole[8:8]), torch.nn.Parameter(whole[8:])])
+        beside.step()
+        return (
+            refused(("one", same), ("other", again)),
+            refused(("low", torch.nn.Parameter(whole[:12])), ("high", torch.nn.Parameter(whole[8:]))),
+        )
+
+    same, overlapping = ranks.run(1, body)[0]
+    assert "'one [3]' and 'other [3]' share memory" in same
+    assert "'low [12]' and 'high [12]' share memory" in overlapping
+
+
+def test_what_is_frozen_or_unfrozen_after_the_first_step_is_named():
+    def body(rank, frozen_at_first):
+        network = model()
+        network[0].weight.requires_grad_(not frozen_at_first)
+        optimizer = make("OneBitAdam", network.named_parameters())
+        train(network, optimizer, rank, 3)
+        network[0].weight.requires_grad_(frozen_at_first)
+        before = flat(network)
+        return ranks.error_of(lambda: train(network, optimizer, rank, 4, 4)), flat(network) == before
+
+    for said, unchanged in ranks.run(2, body, False):
+        assert "'0.weight [16, 8]' was frozen" in said and unchanged
+    for said, unchanged in ranks.run(2, body, True):
+        assert "'0.weight [16, 8]' has a gradient" in said and "new optimizer" in said and unchanged
+
+
+def test_numbers_of_other_libraries_are_taken_as_hyper_parameters():
+    numpy = pytest.importorskip("numpy")
+
+    def body(rank):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        given = {"lr": torch.tensor(0.5), "betas": (numpy.float32(0.5), torch.tensor(0.75)), "weight_decay": numpy.float32(0.25)}
+        group = onebit.torch.OneBitAdam([parameter], freeze_step=numpy.int64(5), **given).param_groups[0]
+        refused = [
+            ranks.error_of(lambda: onebit.torch.OneBitAdam([parameter], betas=0.9)),
+            ranks.error_of(lambda: onebit.torch.OneBitAdam([parameter], lr=torch.ones(2))),
+        ]
+        return group["lr"], group["betas"], group["weight_decay"], refused
+
+    lr, betas, decay, (beta, rate) = ranks.run(1, body)[0]
+    assert (lr, betas, decay) == (0.5, (0.5, 0.75), 0.25)
+    assert "betas is 0.9; it must be two numbers" in beta
+    assert "OneBitError" in rate and "not JSON" in rate
+
+
 def test_hyper_parameters_out_of_range_or_without_effect_are_named():
     def body(rank):
         parameter = torch.nn.Parameter(torch.ones(3))
@@ -241,10 +320,14 @@ def test_ends_of_life_in_any_order_harm_nothing():
     assert all("closed" in said for said in ranks.run(2, body))
 
 
-def test_an_optimizer_is_not_copied():
+def test_what_is_of_one_process_is_neither_copied_nor_pickled():
     import copy
+    import pickle
 
     def body(rank):
-        return ranks.error_of(lambda: copy.deepcopy(make("Adam", model().parameters())))
+        made = [make("Adam", model().parameters()), onebit.torch.init(name="other"), onebit.torch.HookState(name="hook")]
+        return [ranks.error_of(lambda: way(each)) for each in made for way in (copy.copy, copy.deepcopy, pickle.dumps)]
 
-    assert "state_dict" in ranks.run(1, body)[0]
+    said = ranks.run(1, body)[0]
+    for words, three in zip(("state_dict", "init()", "save_residuals"), (said[:3], said[3:6], said[6:])):
+        assert all("TypeError" in each and words in each for each in three)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -46,6 +48,42 @@ def test_a_part_of_the_ranks_trains_by_itself():
     assert [each[:2] for each in results] == [(0, 2), (0, 2), (1, 2), (1, 2)]
     assert all("is not of the group" in each[2] for each in results)
     assert results[0][3] == results[2][3] != results[1][3] == results[3][3]
+
+
+def test_ranks_that_torchrun_starts_anew_do_not_find_the_id_of_dead_ones():
+    def body(rank):
+        begin()
+        store = dist.distributed_c10d._get_default_store()
+        comm = onebit.torch.init(name="mine")
+        comm.barrier()  # the first rank is out of init
+        return "not in the store" if is_absent(store, "onebit/mine/0,1/1") else "found"
+
+    def is_absent(store, key):
+        try:
+            store.wait([key], datetime.timedelta(milliseconds=1))
+        except Exception:  # of the stores' own types
+            return True
+        return False
+
+    assert ranks.run(2, body) == ["not in the store"] * 2
+
+
+def test_parameters_are_broadcast_but_not_what_else_a_state_holds():
+    class WithExtra(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+        def set_extra_state(self, state):
+            pass
+
+    def body(rank):
+        torch.manual_seed(rank)
+        network = torch.nn.Sequential(WithExtra(3, 2), torch.nn.BatchNorm1d(2))
+        onebit.torch.broadcast_parameters(network, root=1)
+        return flat(network)
+
+    first, second = ranks.run(2, body)
+    assert first == second
 
 
 def test_a_first_rank_that_does_not_come_is_a_timeout_that_names_it():

@@ -45,14 +45,14 @@ class Binding:
         """Those that need a gradient, in the library's order."""
         self.names: List[str] = []
         self._masks: List[torch.Tensor] = []
-        self._frozen_out: List[torch.Tensor] = []  # parameters that need no gradient
+        self._frozen_out: Dict[str, torch.Tensor] = {}  # parameters that need no gradient
         specs = []
         for number, group in enumerate(groups):
             for index, parameter in enumerate(group["params"]):
                 own_name = layout.name_of(group, number, index)
                 layout.check(own_name, parameter)
                 if not parameter.requires_grad:
-                    self._frozen_out.append(parameter)
+                    self._frozen_out[own_name] = parameter
                     continue
                 mask = group.get("exp_avg_mask")
                 if mask is not None:
@@ -69,6 +69,7 @@ class Binding:
                 )
                 self.parameters.append(parameter)
                 self.names.append(own_name)
+        layout.refuse_shared(self.names, self.parameters)
         self._addresses = [each.data_ptr() for each in self.parameters]
         self._hyper = [{key: group[key] for key in keys} for group in groups]
         for each in self._hyper:
@@ -145,11 +146,17 @@ class Binding:
                     f"parameter '{name}' has moved since the first step (by model.to(), .data = ...): make a new optimizer "
                     "and give it the state_dict of this one",
                 )
-        for parameter in self._frozen_out:
+            if not parameter.requires_grad:
+                raise OneBitError(
+                    Code.INVALID_USAGE,
+                    f"parameter '{name}' was frozen (requires_grad=False) after the first step, but its momentum and decay would "
+                    "still move it: make a new optimizer of the parameters that go on, or set the lr of its group to 0 instead",
+                )
+        for name, parameter in self._frozen_out.items():
             if parameter.grad is not None:
                 raise OneBitError(
                     Code.INVALID_USAGE,
-                    "a parameter has a gradient that needed none in the first step: make a new optimizer to unfreeze it",
+                    f"parameter '{name}' has a gradient, but needed none in the first step: make a new optimizer to unfreeze it",
                 )
         for number, (group, made) in enumerate(zip(groups, self._hyper)):
             for key, value in made.items():

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import torch
 from onebit._library import Text
@@ -22,6 +22,7 @@ from onebit.communicator import Communicator
 from onebit.errors import Code, OneBitError
 from onebit.optimizer import NativeOptimizer
 from onebit.together import on_all_ranks
+from onebit.torch.parameters import plain_number
 
 _FORMAT = 1
 _SHARED_MEMORY = "/dev/shm"
@@ -39,8 +40,10 @@ def _fault(message: str) -> OneBitError:
 
 def pack(native: NativeOptimizer, kind: str, name: str, comm: Communicator) -> Dict[str, Any]:
     """This rank's whole state."""
-    with _directory(2 * native.info().memory) as directory:
+    def fill(directory: str) -> None:
         native.save(directory, whole=True)
+
+    with _filled_directory(2 * native.info().memory, fill) as directory:
         (path,) = Path(directory).iterdir()
         size = path.stat().st_size
         state = torch.empty(size, dtype=torch.uint8)
@@ -106,14 +109,17 @@ def _check_fields(number: int, state: Any) -> None:
 
 def unpack(native: NativeOptimizer, name: str, states: Sequence[Mapping[str, Any]], comm: Communicator) -> None:
     """Loads checked states. Collective."""
+
+    def fill(directory: str) -> None:
+        for state in states:
+            path = Path(directory) / f"{_file_stem(name)}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
+            on_host = state["state"].cpu().contiguous()  # itself, or a copy that must live until it is written
+            with path.open("wb") as file:
+                file.write(_bytes(on_host))
+
     with contextlib.ExitStack() as opened:
         with on_all_ranks(comm, "cannot write out its state_dict"):
-            directory = opened.enter_context(_directory(sum(2 * state["state"].numel() for state in states)))
-            for state in states:
-                path = Path(directory) / f"{_file_stem(name)}.rank-{state['rank']}-of-{state['ranks']}.optimizer"
-                on_host = state["state"].cpu().contiguous()  # itself, or a copy that must live until it is written
-                with path.open("wb") as file:
-                    file.write(_bytes(on_host))
+            directory = opened.enter_context(_filled_directory(sum(2 * state["state"].numel() for state in states), fill))
         native.load(directory, states[0]["steps"])
 
 
@@ -126,14 +132,26 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return (ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())
 
 
-class _directory(tempfile.TemporaryDirectory):  # type: ignore[type-arg]
-    """A directory for `size` bytes, in memory if they fit."""
+@contextlib.contextmanager
+def _filled_directory(size: int, fill: Callable[[str], None]) -> Iterator[str]:
+    """A directory into which `fill` has written `size` bytes: in memory if they fit, else where temporary files are.
 
-    def __init__(self, size: int) -> None:
-        place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-        if place is not None and shutil.disk_usage(place).free < size:
-            place = None
-        super().__init__(prefix=f"onebit-state-{os.getpid()}-", dir=place)
+    That there was room says little, as the other ranks of the machine write at the same time: where `fill` fails in memory,
+    it is tried on the disk.
+    """
+    places = [tempfile.gettempdir()]
+    if os.access(_SHARED_MEMORY, os.W_OK) and shutil.disk_usage(_SHARED_MEMORY).free >= size:
+        places.insert(0, _SHARED_MEMORY)
+    for place in places:
+        with tempfile.TemporaryDirectory(prefix=f"onebit-state-{os.getpid()}-", dir=place) as directory:
+            try:
+                fill(directory)
+            except (OSError, OneBitError):
+                if place is places[-1]:
+                    raise
+                continue
+            yield directory
+            return
 
 
 # ---- parameter groups beside files ----
@@ -158,7 +176,7 @@ def _groups_path(directory: Text, name: str) -> Path:
 def saved_groups(directory: Text, name: str, steps: int, groups: List[Dict[str, Any]]) -> Iterator[None]:
     """Writes the groups beside the file of an earlier save, and puts them in its place when what is within has succeeded:
     where groups cannot be written, the state that belongs to the earlier ones is not replaced either."""
-    plain = [{key: _plain(value) for key, value in group.items() if key != "exp_avg_mask"} for group in groups]
+    plain = [{key: plain_number(value) for key, value in group.items() if key != "exp_avg_mask"} for group in groups]
     text = json.dumps({"steps": steps, "groups": plain}, default=_not_plain)
     path = _groups_path(directory, name)
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
@@ -188,13 +206,6 @@ def load_groups(directory: Text, name: str) -> Tuple[int, List[Dict[str, Any]]]:
         raise _fault(f"{directory} has no state of an optimizer '{name}': {path} is missing") from None
     except (ValueError, KeyError, TypeError) as error:
         raise _fault(f"{path} is damaged: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """A tensor of one element, or a number of NumPy's, as a number of Python's."""
-    if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 else value
-    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _not_plain(value: Any) -> Any:

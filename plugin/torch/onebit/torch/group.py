@@ -6,6 +6,7 @@ A process group hands over the unique id and nothing else: data goes over onebit
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 from typing import Any, Counter, List, Mapping, Optional, Tuple
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from onebit._buffers import refuse
 from onebit.communicator import Communicator, unique_id
 from onebit.errors import Code, OneBitError
+from onebit.torch.parameters import refuse_uninitialized
 
 _default: Optional[Communicator] = None
 _made: Counter[Tuple[str, str]] = collections.Counter()  # communicators by name and ranks: all ranks count alike
@@ -49,17 +51,24 @@ def init(
     members: List[int] = (
         list(range(dist.get_world_size())) if group is None else sorted(dist.distributed_c10d.get_process_group_ranks(group))
     )
-    shared_id = _share_unique_id(members, rank == 0, name, timeout)
-    return Communicator.from_unique_id(shared_id, rank, len(members), name, settings)
-
-
-def _share_unique_id(members: List[int], first: bool, name: str, timeout: float) -> bytes:
-    """Hands the unique id of the first member, or why there is none, to the others through the store."""
     ranks = ",".join(map(str, members))
     _made[name, ranks] += 1
     key = f"onebit/{name}/{ranks}/{_made[name, ranks]}"
     c10d: Any = dist.distributed_c10d
     store = c10d._get_default_store()
+    shared_id = _share_unique_id(store, key, members[0], rank == 0, name, timeout)
+    try:
+        return Communicator.from_unique_id(shared_id, rank, len(members), name, settings)
+    finally:
+        # All have read it, or need it no more. A store of torchrun's outlives its ranks: those that it starts anew would
+        # find the id of dead ones.
+        if rank == 0:
+            with contextlib.suppress(Exception):  # a store that cannot delete, or is gone
+                store.delete_key(key)
+
+
+def _share_unique_id(store: Any, key: str, leader: int, first: bool, name: str, timeout: float) -> bytes:
+    """Hands the unique id of the first member, or why there is none, to the others through the store."""
     if first:
         try:
             made = unique_id()
@@ -73,10 +82,10 @@ def _share_unique_id(members: List[int], first: bool, name: str, timeout: float)
         found: bytes = store.get(key)
     except Exception as error:  # the stores raise RuntimeError, newer ones their own types
         raise OneBitError(
-            Code.TIMEOUT, f"rank {members[0]} has not put the id of communicator '{name}' into the store: {error}"
+            Code.TIMEOUT, f"rank {leader} has not put the id of communicator '{name}' into the store: {error}"
         ) from error
     if found[:1] != b"+":
-        raise OneBitError(Code.REMOTE_ERROR, f"rank {members[0]} could not begin: {found[1:].decode(errors='replace')}")
+        raise OneBitError(Code.REMOTE_ERROR, f"rank {leader} could not begin: {found[1:].decode(errors='replace')}")
     return found[1:]
 
 
@@ -98,9 +107,12 @@ def broadcast_parameters(parameters: Any, root: int = 0, comm: Optional[Communic
         parameters: a module, or tensors.
     """
     comm = comm or default_communicator()
-    tensors = list(parameters.state_dict().values()) if isinstance(parameters, torch.nn.Module) else list(parameters)
+    held: Mapping[Any, Any] = parameters.state_dict() if isinstance(parameters, torch.nn.Module) else dict(enumerate(parameters))
+    tensors = {str(name): each for name, each in held.items() if isinstance(each, torch.Tensor)}  # else it is an extra state
+    for name, tensor in tensors.items():
+        refuse_uninitialized(f"parameter '{name}'", tensor)
     with torch.no_grad():
-        for tensor in tensors:
+        for tensor in tensors.values():
             flat = tensor.detach().cpu().contiguous()
             comm.broadcast(flat.view(-1).view(torch.uint8) if flat.dim() else flat.reshape(1).view(torch.uint8), root)
             if tensor.device.type != "cpu" or flat.data_ptr() != tensor.data_ptr():

@@ -73,6 +73,9 @@ class HookState:
         self._thread.join()
         self.comm.close()
 
+    def __getstate__(self) -> Dict[str, Any]:
+        raise TypeError("a HookState can neither be pickled nor copied: make one for each model; comm.save_residuals saves it")
+
     def reduce(self, bucket: Any) -> Any:
         """A future of the mean of a bucket's gradients."""
         buffer: torch.Tensor = bucket.buffer()

@@ -15,14 +15,18 @@ from onebit._buffers import refuse
 from onebit.communicator import Communicator
 from onebit.optimizer import parse_section
 from onebit.torch.optimizer import OneBitOptimizer
+from onebit.torch.parameters import plain_number
 
 
 def _section(arguments: Dict[str, Any]) -> Dict[str, Any]:
     """The hyper-parameters among the local variables of a constructor, as JSON takes them."""
     own = {key: value for key, value in arguments.items() if key not in ("self", "params", "comm", "name", "__class__")}
     own.update(own.pop("accepted"))
-    own["betas"] = list(own["betas"])
-    return own
+    try:
+        own["betas"] = [plain_number(each) for each in own["betas"]]
+    except TypeError:
+        raise refuse(f"betas is {own['betas']!r}; it must be two numbers") from None
+    return {key: plain_number(value) for key, value in own.items()}
 
 
 class Lamb(OneBitOptimizer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from typing import Any, Iterable, List, Mapping, Optional
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import torch
 from onebit._abi import DataType
@@ -28,7 +28,17 @@ def datatype_of(parameter: torch.Tensor) -> DataType:
 def name_of(group: Mapping[str, Any], number: int, index: int) -> str:
     """What messages and checkpoints call a parameter of group `number`: its name, or its place, and its shape."""
     name = group["param_names"][index] if "param_names" in group else f"{number}.{index}"
-    return f"{name} {list(group['params'][index].shape)}"
+    parameter = group["params"][index]
+    refuse_uninitialized(f"parameter '{name}'", parameter)
+    return f"{name} {list(parameter.shape)}"
+
+
+def refuse_uninitialized(what: str, tensor: torch.Tensor) -> None:
+    """Raises for a tensor of a lazy module, which has neither shape nor values yet."""
+    if isinstance(tensor, (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)):
+        raise refuse(
+            f"{what} is of a lazy module and has no shape yet: run the model once on a batch (model(inputs)) before"
+        )
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -63,6 +73,21 @@ def check(name: str, parameter: torch.Tensor) -> None:
         raise refuse(f"{what} is of {parameter.dtype}; there are float32, float16 and bfloat16")
     if not is_dense(parameter):
         raise refuse(f"{what} is a view with gaps or overlaps (strides {tuple(parameter.stride())}): make it .contiguous()")
+
+
+def refuse_shared(names: Sequence[str], parameters: Sequence[torch.Tensor]) -> None:
+    """Raises where two parameters lie in the same memory, which a step would then write to twice."""
+    stretches = sorted(
+        (each.data_ptr(), each.data_ptr() + each.numel() * each.element_size(), name)
+        for name, each in zip(names, parameters)
+        if each.numel() != 0
+    )
+    for (_, end, name), (begin, _, other) in zip(stretches, stretches[1:]):
+        if begin < end:
+            raise refuse(
+                f"parameters '{name}' and '{other}' share memory: tie them by making them one parameter "
+                "(b.weight = a.weight), or give one a copy of its own"
+            )
 
 
 def gradient_like(name: str, parameter: torch.Tensor) -> Optional[torch.Tensor]:
@@ -108,6 +133,13 @@ def digest(tensor: torch.Tensor) -> int:
         return 0
     on_host = tensor.detach().cpu()  # itself, if it is there
     return zlib.crc32((ctypes.c_char * count).from_address(on_host.data_ptr()))
+
+
+def plain_number(value: Any) -> Any:
+    """A tensor of one element, or a number of NumPy's, as a number of Python's; anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 else value
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def named_groups(params: Iterable[Any]) -> List[Any]:
