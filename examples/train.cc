@@ -15,7 +15,7 @@ int main() try {
 
   // A DeepSpeed section; or start from onebit::optimizer_config(onebitOneBitLamb) and set its members.
   const auto config = onebit::optimizer_config(R"({"type": "OneBitLamb", "params": {
-      "lr": 0.02, "freeze_step": 60, "betas": [0.9, 0.99], "max_coeff": 1.0}})");
+      "lr": 0.03, "freeze_step": 60, "betas": [0.9, 0.99], "max_coeff": 1.0}})");
   onebit::Optimizer optimizer(config, {onebit::tensor("weights", weights.data(), kInputs)}, ranks);
 
   std::mt19937 random(static_cast<unsigned>(ranks.rank()));
@@ -32,7 +32,7 @@ int main() try {
     for (std::size_t i = 0; i < kInputs; ++i) gradient[i] = (prediction - y) * x[i];
     loss = 0.5 * (prediction - y) * (prediction - y);
 
-    optimizer.set_learning_rate(0.02 * (1 - static_cast<double>(step) / kSteps));
+    optimizer.set_learning_rate(0.03 * (1 - static_cast<double>(step) / kSteps));
     optimizer.step({gradient.data()});  // averages over ranks: exactly in the warm-up, then in 1 bit
     if (step % 50 == 0 && ranks.rank() == 0) std::printf("step %d: loss %.6f\n", step, loss);
   }

@@ -9,6 +9,13 @@ namespace onebit::optimizer::cuda {
 
 using nccl::DeviceGuard;
 
+namespace {
+
+/// What a rank tells the others between failures has room: a step takes no memory for it.
+constexpr std::size_t kUsualMessage = 64;
+
+}  // namespace
+
 void DeviceSide::sum(void* data, std::size_t count, nccl::Type type, std::size_t element_bytes,
                      const char* what) {
   note(settings_.nccl.all_reduce(data, data, count, type, nccl::kSum, settings_.comm, settings_.stream),
@@ -63,7 +70,9 @@ Status DeviceSide::all_gather(const void* send, void* receive, std::size_t bytes
     return Status();
   }
   const std::size_t all = bytes * settings_.ranks;
-  if (gathered_.bytes() < all) gathered_ = nccl::DeviceMemory(source(), all);
+  if (gathered_.bytes() < all) {
+    gathered_ = nccl::DeviceMemory(source(), std::max(all, kUsualMessage * settings_.ranks));
+  }
   if (gathered_.bytes() < all) note(cudaErrorMemoryAllocation, "what ranks tell each other");
   ONEBIT_RETURN_IF_ERROR(wait("what ranks tell each other"));
   std::byte* const own = gathered_.data() + settings_.rank * bytes;
