@@ -107,8 +107,12 @@ def broadcast_parameters(parameters: Any, root: int = 0, comm: Optional[Communic
         parameters: a module, or tensors.
     """
     comm = comm or default_communicator()
-    held: Mapping[Any, Any] = parameters.state_dict() if isinstance(parameters, torch.nn.Module) else dict(enumerate(parameters))
-    tensors = {str(name): each for name, each in held.items() if isinstance(each, torch.Tensor)}  # else it is an extra state
+    held: Mapping[str, Any]
+    if isinstance(parameters, torch.nn.Module):
+        held = parameters.state_dict()
+    else:
+        held = {str(number): each for number, each in enumerate(parameters)}
+    tensors = {name: each for name, each in held.items() if isinstance(each, torch.Tensor)}  # else it is an extra state
     for name, tensor in tensors.items():
         refuse_uninitialized(f"parameter '{name}'", tensor)
     with torch.no_grad():
