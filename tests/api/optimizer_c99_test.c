@@ -47,7 +47,8 @@ static void train(onebitComm_t comm, const onebitOptimizerConfig_t* config) {
   OK(onebitOptimizerGetInfo(optimizer, &info));
   EXPECT(info.steps == 20 && info.skipped_steps == 0 && info.in_common == 1 && info.memory > 0);
   EXPECT(info.compressed == (config->type == onebitOneBitLamb));
-  EXPECT(info.full_bytes == 0 && info.compressed_bytes == 0 && info.fp32_bytes == 0); /* one rank sends none */
+  EXPECT(info.full_bytes == 0 && info.compressed_bytes == 0 &&
+         info.fp32_bytes == 0); /* one rank sends none */
   OK(onebitOptimizerGetState(optimizer, 0, "exp_avg", state, COUNT));
   EXPECT(state[0] > 0);
   OK(onebitOptimizerGetCoefficient(optimizer, 0, &coefficient));
