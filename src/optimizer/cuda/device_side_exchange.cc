@@ -11,7 +11,7 @@ using nccl::DeviceGuard;
 
 namespace {
 
-/// What a rank tells the others between failures has room: a step takes no memory for it.
+/// Bytes of a rank for which there is room from the start, so that a step whose ranks agree takes no memory.
 constexpr std::size_t kUsualMessage = 64;
 
 }  // namespace
